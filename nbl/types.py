@@ -1,0 +1,70 @@
+"""What is passed between the loop, an algorithm and an environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+class NblError(ValueError):
+    """Something a user can cause and can mend: the message says what, where and what to do."""
+
+
+@dataclass
+class Decision:
+    """What an algorithm chose, and why. Shapes: R replicas, K arms.
+
+    Attributes:
+        arms: the arm to play, (R,); in a duel the two arms, (R, 2).
+        scores: what the rule maximised, (R, K).
+        means: the model's estimate of the mean reward, (R, K); None where there is no model.
+        widths: the width of the confidence interval, (R, K); None where there is none.
+        propensities: the probability with which `arms` was chosen, (R,); None where it has no closed form.
+        ids: one number a decision, (R,), so that feedback can come back later.
+        extra: what the algorithm adds to the table of rounds, each (R,) (for example the ensemble's `member`).
+    """
+
+    arms: Tensor
+    scores: Tensor
+    means: Tensor | None = None
+    widths: Tensor | None = None
+    propensities: Tensor | None = None
+    ids: Tensor | None = None
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Feedback:
+    """What came back for the arms played. All (R,).
+
+    Attributes:
+        reward: the noisy reward (in a duel: 1.0 when the first arm won).
+        regret: the best mean reward minus the mean reward of the arm played; None outside simulations.
+        optimal: whether the arm played is one of the best; None outside simulations.
+        extra: anything else the environment knows (for example the `variance` of each reward).
+    """
+
+    reward: Tensor
+    regret: Tensor | None = None
+    optimal: Tensor | None = None
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Round:
+    """One round, as callbacks see it: the `batch` of Lightning's batch hooks.
+
+    A callback may write to it in `on_train_batch_start`: `arms` to force what is played, `weight` to weigh the
+    observation, `hold` to keep the feedback from the learner (the callback then delivers it later).
+    After the round `decision` and `feedback` are filled in.
+    """
+
+    t: int
+    contexts: Tensor
+    mask: Tensor | None = None
+    arms: Tensor | None = None
+    weight: Tensor | None = None
+    hold: bool = False
+    decision: Decision | None = None
+    feedback: Feedback | None = None
