@@ -3,8 +3,8 @@
 There is no state to save and none to disturb. Asking twice gives the same numbers, a batch of replicas gets what
 each would get alone, and two algorithms with the same seed meet the same contexts and the same noise.
 
-The generator is SplitMix64's finaliser over a counter (Steele, Lea, Flood 2014), written in wrapping int64 arithmetic so
-that it runs on any device.
+The generator is SplitMix64's finaliser over a counter (Steele, Lea, Flood 2014), written in wrapping int64 arithmetic
+so that it runs on any device.
 """
 
 from __future__ import annotations
@@ -61,9 +61,12 @@ class Streams:
         return self._draw("normal", purpose, t, tuple(shape), torch.device(device))
 
     def _draw(self, kind: str, purpose: str, t: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """Rounds are drawn in blocks that are kept until another block is asked for: a memo, not a state."""
+        """Rounds are drawn in blocks that are kept until another block is asked for: a memo, not a state.
+
+        Round 0, where problems and weights are drawn, is asked for once: nothing is drawn ahead or kept.
+        """
         size = math.prod(shape)
-        rounds = max(1, min(256, _BLOCK // max(1, size)))
+        rounds = max(1, min(256, _BLOCK // max(1, size))) if t > 0 else 1
         key, block = (kind, purpose, shape, device), t // rounds
         kept = self._blocks.get(key)
         if kept is None or kept[0] != block:

@@ -1,0 +1,47 @@
+"""Environments: where rounds come from. `ENVIRONMENTS` has them by the short name that recipes use."""
+
+from nbl.envs.base import Environment
+from nbl.envs.synthetic import (
+    Distance,
+    FixedArms,
+    GcbH1,
+    GcbH2,
+    GcbH3,
+    Linear,
+    Logistic,
+    Quadratic,
+    SphereContexts,
+    ZhouH1,
+    ZhouH2,
+    ZhouH3,
+)
+
+ENVIRONMENTS: dict[str, type[Environment]] = {
+    "linear": Linear,
+    "logistic": Logistic,
+    "distance": Distance,
+    "quadratic": Quadratic,
+    "gcb_h1": GcbH1,
+    "gcb_h2": GcbH2,
+    "gcb_h3": GcbH3,
+    "zhou_h1": ZhouH1,
+    "zhou_h2": ZhouH2,
+    "zhou_h3": ZhouH3,
+}
+
+__all__ = [
+    "ENVIRONMENTS",
+    "Distance",
+    "Environment",
+    "FixedArms",
+    "GcbH1",
+    "GcbH2",
+    "GcbH3",
+    "Linear",
+    "Logistic",
+    "Quadratic",
+    "SphereContexts",
+    "ZhouH1",
+    "ZhouH2",
+    "ZhouH3",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -25,8 +26,8 @@ class Environment(nn.Module, ABC):
 
         environment = Parabola(arms=4, dim=3, noise=0.1, replicas=5, seed=0)
 
-    Contexts, noise and rewards are float64 and functions of (seed, round): every algorithm with the same seed meets the same
-    ones. Noise is drawn for all arms each round, so that a choice does not shift the stream.
+    Contexts, noise and rewards are float64 and functions of (seed, round): every algorithm with the same seed meets the
+    same ones. Noise is drawn for all arms each round, so that a choice does not shift the stream.
 
     Args:
         arms: K, the number of arms.
@@ -36,6 +37,7 @@ class Environment(nn.Module, ABC):
         seed: of the first problem; replica r has seed + r.
     """
 
+    _where: Tensor
     fixed_arms = False  # True where `draw` does not depend on t: histories can then be kept per arm
 
     def __init__(self, arms: int, dim: int, noise: float = 0.0, replicas: int = 1, seed: int = 0) -> None:
@@ -43,8 +45,8 @@ class Environment(nn.Module, ABC):
         for name, value in {"arms": arms, "dim": dim, "replicas": replicas}.items():
             if not isinstance(value, int) or value < 1:
                 raise NblError(f"{type(self).__name__}({name}={value!r}): need a whole number, at least 1.")
-        if not noise >= 0:
-            raise NblError(f"{type(self).__name__}(noise={noise!r}): need a standard deviation, 0 or more.")
+        if not 0 <= noise < math.inf:
+            raise NblError(f"{type(self).__name__}(noise={noise!r}): need a finite standard deviation, 0 or more.")
         self.arms, self.dim, self.noise, self.replicas = arms, dim, float(noise), replicas
         self.seeds = tuple(range(seed, seed + replicas))
         self.streams = Streams(self.seeds, "environment")
@@ -72,7 +74,8 @@ class Environment(nn.Module, ABC):
 
     def pull(self, arms: Tensor) -> Feedback:
         """Play these arms in the open round.    (R,) -> Feedback"""
-        regret, played = self.regret(arms), self._played(arms)
+        played = self._played(arms)
+        regret = self._open().amax(-1) - played
         noise = self.streams.normal("noise", self.t, (self.arms,), self.device)
         reward = played + self.noise * noise.gather(-1, arms[:, None]).squeeze(-1)
         return Feedback(reward=reward, regret=regret, optimal=regret <= 0)
@@ -82,7 +85,18 @@ class Environment(nn.Module, ABC):
         return self._open().amax(-1) - self._played(arms)
 
     def _played(self, arms: Tensor) -> Tensor:
-        return self._open().gather(-1, arms[:, None]).squeeze(-1)
+        means, name = self._open(), type(self).__name__
+        if arms.shape != (self.replicas,) or arms.dtype != torch.int64:
+            raise NblError(
+                f"{name}: arms have shape {tuple(arms.shape)} and type {arms.dtype}; "
+                f"need one a replica, shape ({self.replicas},) and type torch.int64."
+            )
+        if ((arms < 0) | (arms >= self.arms)).any():
+            raise NblError(
+                f"{name}: arms played go from {int(arms.min())} to {int(arms.max())}; "
+                f"there are {self.arms}, numbered 0 to {self.arms - 1}."
+            )
+        return means.gather(-1, arms[:, None]).squeeze(-1)
 
     def _open(self) -> Tensor:
         if self._means is None:

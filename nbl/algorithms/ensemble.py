@@ -1,0 +1,65 @@
+"""Neural-ES: ensemble sampling with neural networks.
+
+Ensemble Sampling for Nonlinear Contextual Bandits, arXiv:2510.10730, Algorithm 1 and section 4.3.
+
+    paper      here           meaning
+    m          self.members   ensemble size
+    f_t        self.net       the networks; all start at the same theta_0
+    sigma_R    self.nu        standard deviation of the perturbations Z ~ P_R = N(0, sigma_R^2)
+    tau        self.warmup    rounds of warm-up, each arm in turn; by default each arm once
+    N, L       net            width and depth of the network
+
+`paper` (algorithm=neural_es_paper): the `zhou` network, gradient descent from theta_0 on the printed sum of squares with ridge
+N lam towards theta_0, step size 1/(N lam + N L t) (Theorem 5.11), because the printed rate of 0.01 diverges.
+`practical` (algorithm=neural_es): an ordinary network, warm-started Adam on the mean loss, ridge on the weights.
+The doubling trick of section 6 is a callback, not part of this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from nbl import explore
+from nbl.algorithms.neural import NeuralBandit
+from nbl.module import Score
+from nbl.types import NblError
+
+
+class NeuralES(NeuralBandit):
+    """Draws one of M networks, each trained on rewards with its own, once drawn, perturbations, and plays its best arm.
+
+    Args:
+        members: M.
+        nu: sigma_R.
+        warmup: rounds that play the arms in turn; None is once each.
+    """
+
+    randomised = True
+
+    def __init__(
+        self, dim: int, *, members: int = 10, nu: float = 0.1, warmup: int | None = None, **neural: Any
+    ) -> None:
+        super().__init__(dim, members=members, **neural)
+        if not nu >= 0:
+            raise NblError(f"NeuralES(nu={nu!r}): the perturbations' standard deviation must be 0 or more.")
+        self.members, self.nu, self.warmup = members, float(nu), warmup
+
+    def score(self, contexts: Tensor) -> Score:
+        R, q, K, _ = contexts.shape
+        f = self.net(contexts.flatten(1, 2)).view(R, -1, q, K).transpose(1, 2)  # f_j(x)         (R, q, M, K)
+        member = (self.uniform("member", (q,)) * f.shape[2]).long()  # line 4: j_t uniform         (R, q)
+        chosen = f.gather(2, member[..., None, None].expand(R, q, 1, K)).squeeze(2)  # line 5     (R, q, K)
+        votes = explore.share(f).mean(2)  # an arm's chance of being played
+        if self.history.n < (K if self.warmup is None else self.warmup):  # line 2: each arm in turn
+            turn = (self.history.n + torch.arange(q, device=f.device)) % K
+            chosen = votes = one_hot(turn, K).to(f.dtype).expand(R, q, K)
+            member = torch.full_like(member, -1)
+        return Score(chosen, f.mean(2), f.std(2, correction=0), votes, {"member": member})
+
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
+        noise = self.normal("perturbation", (self.members, arms.shape[1]))  # line 7               (R, M, q)
+        self.history.append(contexts, arms, reward.unsqueeze(1) + self.nu * noise, weight)  # line 8

@@ -1,0 +1,126 @@
+"""Linear bandits: LinUCB, LinTS and Lin-ES. Ridge regression in closed form, kept up to date round by round.
+
+    LinUCB   Li et al. 2010, Chu et al. 2011, Abbasi-Yadkori et al. 2011: x.theta + nu sqrt(x^T A^-1 x)
+    LinTS    Agrawal and Goyal 2013: theta ~ N(theta_hat, nu^2 A^-1), one draw a round
+    Lin-ES   Lu and Van Roy 2017; arXiv:2510.10730: M ridge estimates on perturbed rewards, one drawn a round
+
+    paper      here            meaning
+    A, V       self.design     lam I + sum x x^T
+    b          self.moment     sum r x (one a member)
+    theta_hat  self.theta      A^-1 b
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nbl import explore
+from nbl.design import Full
+from nbl.gradient import Gradient
+from nbl.history import take
+from nbl.module import BanditModule, Score
+from nbl.types import NblError
+
+
+class LinearBandit(BanditModule):
+    """A ridge estimate (or M of them, on differently perturbed rewards) and its confidence matrix.
+
+    Args:
+        nu: how much to explore.
+        lam: lambda, the ridge.
+        **problem: dim, arms, replicas, seed, horizon, fixed_arms: see `BanditModule`.
+    """
+
+    members = 1
+
+    def __init__(self, dim: int, *, nu: float = 1.0, lam: float = 1.0, **problem: Any) -> None:
+        super().__init__(dim, **problem)
+        if not nu >= 0:
+            raise NblError(f"{type(self).__name__}(nu={nu!r}): need a number, 0 (greedy) or more.")
+        self.nu, self.lam = float(nu), float(lam)
+        self.design = Full(self.replicas, dim, lam)
+        self.register_buffer("moment", torch.zeros(self.replicas, self.members, dim, dtype=torch.float64))
+        self.register_buffer("theta", torch.zeros(self.replicas, self.members, dim, dtype=torch.float64))
+
+    moment: Tensor
+    theta: Tensor
+
+    def means(self, contexts: Tensor) -> Tensor:
+        """x.theta_hat of each member.    (R, q, K, d) -> (R, q, M, K)"""
+        return torch.einsum("rqkd,rmd->rqmk", contexts.double(), self.theta.double())
+
+    def widths(self, contexts: Tensor) -> Tensor:
+        """sqrt(x^T A^-1 x): with the root.    (R, q, K, d) -> (R, q, K)"""
+        return self.design.width(Gradient.explicit(contexts.flatten(1, 2))).view(contexts.shape[:3])
+
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
+        x = take(contexts, arms).double()  # (R, q, d)
+        targets = self.targets(reward).double() * weight.unsqueeze(1)  # (R, M, q)
+        self.design.update(Gradient.explicit(x), weight)
+        self.moment += torch.bmm(targets, x)
+        self.theta.copy_(torch.bmm(self.moment.double(), self.design.inverse))
+
+    def targets(self, reward: Tensor) -> Tensor:
+        """What each member is told.    (R, q) -> (R, M, q)"""
+        return reward.unsqueeze(1)
+
+    def forget(self) -> None:
+        self.design.reset()
+        self.moment.zero_()
+        self.theta.zero_()
+
+    def diagnostics(self) -> dict[str, Tensor]:
+        return {"design/logdet": self.design.logdet()}
+
+
+class LinUCB(LinearBandit):
+    """Plays argmax x.theta_hat + nu sqrt(x^T A^-1 x)."""
+
+    def score(self, contexts: Tensor) -> Score:
+        mean, width = self.means(contexts).squeeze(2), self.widths(contexts)
+        return Score(explore.ucb(mean, width, self.nu), mean, width)
+
+
+class LinTS(LinearBandit):
+    """Plays argmax x.theta with theta ~ N(theta_hat, nu^2 A^-1)."""
+
+    randomised = True
+
+    def score(self, contexts: Tensor) -> Score:
+        mean, width = self.means(contexts).squeeze(2), self.widths(contexts)
+        root = torch.linalg.cholesky(self.design.inverse)  # A^-1 = root root^T
+        noise = self.normal("thompson", (contexts.shape[1], self.dim)).double()  # one draw a question    (R, q, d)
+        theta = self.nu * torch.einsum("rde,rqe->rqd", root, noise)  # theta - theta_hat
+        return Score(mean + torch.einsum("rqkd,rqd->rqk", contexts.double(), theta), mean, width)
+
+
+class LinES(LinearBandit):
+    """Plays argmax x.theta_j for a j drawn uniformly; member j was told rewards plus its own N(0, nu^2), once drawn.
+
+    Args:
+        members: M.
+        nu: sigma_R.
+    """
+
+    randomised = True
+
+    def __init__(self, dim: int, *, members: int = 25, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:
+        if isinstance(members, bool) or not isinstance(members, int) or members < 1:
+            raise NblError(f"LinES(members={members!r}): need a whole number, at least 1.")
+        self.members = members
+        super().__init__(dim, nu=nu, lam=lam, **problem)
+
+    def score(self, contexts: Tensor) -> Score:
+        f = self.means(contexts)  # (R, q, M, K)
+        R, q, M, K = f.shape
+        member = (self.uniform("member", (q,)) * M).long()  # Algorithm 1, line 4
+        chosen = f.gather(2, member[..., None, None].expand(R, q, 1, K)).squeeze(2)  # line 5
+        votes = explore.share(f).mean(2)
+        return Score(chosen, f.mean(2), f.std(2, correction=0), votes, {"member": member})
+
+    def targets(self, reward: Tensor) -> Tensor:
+        noise = self.normal("perturbation", (self.members, reward.shape[1]))  # line 7
+        return reward.unsqueeze(1) + self.nu * noise  # line 8

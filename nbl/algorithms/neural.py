@@ -1,0 +1,159 @@
+"""What the neural algorithms share: a network, its history, its training, and a confidence matrix on its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nbl import design as designs
+from nbl import inner, networks, schedule
+from nbl.gradient import Gradient
+from nbl.history import ArmHistory, History, take
+from nbl.module import BanditModule
+from nbl.networks import Net
+from nbl.types import NblError
+
+
+class NeuralBandit(BanditModule):
+    """A network trained on everything seen so far.
+
+    Args:
+        lam: lambda, the ridge (of the confidence matrix, and of the loss unless `fit.ridge` says otherwise).
+        net: options of `nbl.networks.MLP`, or a module, or a function that makes one.
+        fit: options of `nbl.inner.Fit`.
+        retrain: options of `nbl.schedule.Schedule`.
+        history: `auto`, `arms` (sums per arm, for fixed arms) or `full`.
+        members: networks a replica.
+        **problem: dim, arms, replicas, seed, horizon, fixed_arms: see `BanditModule`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        lam: float = 1.0,
+        net: Net = None,
+        fit: dict[str, Any] | None = None,
+        retrain: dict[str, Any] | None = None,
+        history: str = "auto",
+        members: int = 1,
+        **problem: Any,
+    ) -> None:
+        super().__init__(dim, **problem)
+        if not lam > 0:
+            raise NblError(f"{type(self).__name__}(lam={lam!r}): the ridge must be positive, for example 1.0.")
+        if isinstance(members, bool) or not isinstance(members, int) or members < 1:
+            raise NblError(f"{type(self).__name__}(members={members!r}): need a whole number, at least 1.")
+        if history not in ("auto", "arms", "full"):
+            raise NblError(f"history={history!r}: choose one of auto, arms, full.")
+        if history == "arms" and not self.fixed_arms:
+            raise NblError("history='arms' needs arms that come back every round: fixed_arms=True.")
+        self.lam = float(lam)
+        self.net = networks.build(net, dim, self.replicas, members)
+        self.net.initialise(self.streams, self.phase)
+        self.fit = inner.build(fit, self.net, lam)
+        self.schedule = schedule.build(retrain, self.replicas)
+        self.history: History | ArmHistory
+        if self.fixed_arms and history != "full":
+            assert self.arms is not None
+            self.history = ArmHistory(self.replicas, self.arms, dim, members)
+        else:
+            self.history = History(self.replicas, dim, members)
+
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
+        self.history.append(contexts, arms, reward.unsqueeze(1), weight)
+
+    @torch.no_grad()
+    def learn(self) -> None:
+        due = self.schedule.due(self.history.n, self.logdet())
+        if isinstance(due, Tensor) or due:
+            who = due if isinstance(due, Tensor) else None
+            self.fit(self.net, self.history.data(), self.history.n, who)
+
+    def logdet(self) -> Tensor | None:
+        """How much the confidence matrix has grown, where there is one.    -> (R,)"""
+        return None
+
+    def forget(self) -> None:
+        self.net.initialise(self.streams, self.phase)
+        for part in (self.fit, self.schedule, self.history):
+            part.reset()
+
+    def diagnostics(self) -> dict[str, Tensor]:
+        return {"fit/loss": self.fit.last.mean(-1)}
+
+
+class GradientBandit(NeuralBandit):
+    """A neural bandit whose confidence is that of the linear model on the network's gradient, U = lam I + sum g g^T / m.
+
+    Args:
+        nu: how much to explore.
+        design: the confidence matrix: auto, dual, full (all exact) or diagonal.
+        last_layer: gradient of the last layer only (shallow exploration).
+        gradient_at: `now` takes gradients at the current weights, `start` at theta_0.
+    """
+
+    grows_after_learning = False  # U gets g at theta_{t-1}, before training; True: at theta_t, after it
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        nu: float = 1.0,
+        lam: float = 1.0,
+        design: str = "auto",
+        last_layer: bool = False,
+        gradient_at: str = "now",
+        **neural: Any,
+    ) -> None:
+        super().__init__(dim, lam=lam, **neural)
+        if not nu >= 0:
+            raise NblError(f"{type(self).__name__}(nu={nu!r}): need a number, 0 (greedy) or more.")
+        if gradient_at not in ("now", "start"):
+            raise NblError(f"gradient_at={gradient_at!r}: choose `now` or `start`.")
+        self.nu, self.last_layer, self.at_start = float(nu), last_layer, gradient_at == "start"
+        size = self.features(torch.zeros(self.replicas, 1, dim)).size
+        self.design = designs.build(design, self.replicas, size, lam, self.horizon)
+        self.register_buffer("pending", torch.zeros(self.replicas, 0, dim + 1))  # played, not yet in U
+
+    pending: Tensor
+
+    def features(self, x: Tensor) -> Gradient:
+        """g(x) / sqrt(m).    (R, n, d) -> (R, n, p)"""
+        return self.net.features(x, self.net.theta0 if self.at_start else None, self.last_layer)
+
+    def estimate(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        """f(x; theta) and ||g(x)/sqrt(m)||_{U^-1}.    (R, q, K, d) -> (R, q, K) twice"""
+        x = contexts.flatten(1, 2)
+        width = self.design.width(self.features(x)).to(x.dtype)
+        return self.net(x).view(contexts.shape[:3]), width.view(contexts.shape[:3])
+
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
+        played = torch.cat([take(contexts, arms), weight.unsqueeze(-1)], -1)
+        super().commit(contexts, arms, reward, weight)
+        self.pending = torch.cat([self.pending, played], 1)
+        if not self.grows_after_learning:
+            self._grow()
+
+    def learn(self) -> None:
+        super().learn()
+        self._grow()
+
+    def _grow(self) -> None:
+        """U <- U + w g g^T / m for what is pending."""
+        if self.pending.shape[1]:
+            self.design.update(self.features(self.pending[..., :-1]), self.pending[..., -1])
+            self.pending = self.pending[:, :0]
+
+    def logdet(self) -> Tensor:
+        return self.design.logdet()
+
+    def forget(self) -> None:
+        super().forget()
+        self.design.reset()
+        self.pending = self.pending[:, :0]
+
+    def diagnostics(self) -> dict[str, Tensor]:
+        return {**super().diagnostics(), "design/logdet": self.logdet()}

@@ -1,0 +1,165 @@
+"""The command line: `python scripts/train.py`, and `nbl-train` once installed.
+
+Hydra composes the config and runs sweeps. This file adds what a newcomer needs: help that lists what there is, and errors
+of one screen. Only when there is something to play are torch and Lightning imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbl import config as configs
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_USAGE = """\
+Usage: {prog} recipe=NAME [key=value ...]
+
+  {prog} recipe=neural_es horizon=500 replicas=10 seed=3
+  {prog} recipe=neural_ucb env=zhou_h2 algorithm.nu=0.3 logger=csv out=results/h2
+  {prog} -m recipe=lin_ucb,neural_ucb seed=0,100          every combination, each in its own folder
+  {prog} recipe=neural_ucb resume=last                    go on where the last run of it stopped
+
+Options (key=value; --cfg job with a recipe prints all there are):
+  horizon=N          rounds to play            replicas=N        independent runs advanced together
+  seed=N             of the first replica      out=DIR           default: runs/<recipe>/<date>_<time>
+  env=NAME           environment               logger=NAME       where curves go
+  algorithm=NAME     algorithm                 algorithm.KEY=V   its hyper-parameters
+  trainer.KEY=V      Lightning Trainer's       checkpoint.every=N  rounds; 0: none
+  callbacks.NAME=null  takes a callback out    +callbacks.NAME._target_=CLASS  puts one in
+  log_every=N        rounds a point of a curve resume=PATH|last  a checkpoint, a run's folder, or the newest run
+  threads=N          CPU threads
+
+  -m, --multirun     sweep: commas separate values
+  --cfg job          print the config and stop (other flags of Hydra: --hydra-help)
+  -h, --help         this
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 done, 2 bad input, 1 stopped by an error, 128 + n by signal n."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if not arguments or {"-h", "--help"} & set(arguments):
+            print(_help(), file=sys.stdout if arguments else sys.stderr)
+            return 0 if arguments else 2
+        flags = [a for a in arguments if a.startswith("-")]
+        overrides = [a for a in arguments if not a.startswith("-")]
+        if not flags:
+            return _run(overrides)
+        if set(flags) <= {"-m", "--multirun"}:
+            return _sweep(overrides)
+        return _hydra(arguments)
+    except Exception as error:
+        ours = isinstance(error, configs.NblError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf")
+        if not ours or os.environ.get("NBL_TRACEBACK"):
+            raise
+        print(f"Error: {configs.short(error)}", file=sys.stderr)
+        return 2
+
+
+def _run(overrides: list[str]) -> int:
+    given = configs.parse(overrides)
+    if given.get("resume", "null") not in ("null", ""):
+        return _resume(overrides, given)
+    config = configs.compose(overrides)
+    from nbl.train import run
+
+    return run(config)
+
+
+def _resume(overrides: list[str], given: dict[str, str]) -> int:
+    """Go on with a run: its folder and its config, unless told otherwise."""
+    from omegaconf import OmegaConf
+
+    from nbl import checkpoint
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start = checkpoint.find(given["resume"].strip("'\""), recipe=given.get("recipe"))
+    for warning in caught:
+        print(f"Warning: {warning.message}", file=sys.stderr)
+    folder = start.resolve().parent.parent
+    if not (folder / "config.yaml").is_file():
+        raise configs.NblError(f"resume={given['resume']}: {folder} has no config.yaml, so it is not the folder of a run.")
+    saved: Any = OmegaConf.load(folder / "config.yaml")
+    config = configs.resumed(overrides, saved)
+    config.out = given["out"].strip("'\"") if "out" in given else os.path.relpath(folder)
+    checkpoint.read(start)
+    from nbl.train import run
+
+    return run(config, start)
+
+
+def _sweep(overrides: list[str]) -> int:
+    """Hydra's multirun, with every job checked before the first one starts."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    given = configs.parse(overrides)
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    swept = {o.get_key_element() for o in parsed if o.is_sweep_override()}
+    task = [o for o in parsed if not o.is_hydra_override()]
+    for jobs in BasicSweeper.split_arguments(task, max_batch_size=None):
+        for job in jobs:
+            configs.compose(job)
+    recipe = given.get("recipe", "")
+    name = recipe if "recipe" not in swept else "sweep"
+    root = given.get("out") or str(Path("runs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    still = ",".join(key for key in given if key not in swept and not key.startswith("hydra"))
+    return _hydra(
+        [
+            "--multirun",
+            *(o for o in overrides if not o.startswith("out=")),
+            f"hydra.sweep.dir={root}",
+            "hydra.sweep.subdir=${hydra.job.num}_${hydra.job.override_dirname}",
+            f"hydra.job.config.override_dirname.exclude_keys=[{still}]",
+        ]
+    )
+
+
+def _hydra(arguments: list[str]) -> int:
+    """Hand over to Hydra, as `hydra.main` does."""
+    import hydra
+
+    sys.argv = [_prog(), *arguments]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back here instead of being printed
+    try:
+        hydra.main(config_path=str(configs.folder().resolve()), config_name="train", version_base="1.3")(_job)()
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _job(config: DictConfig) -> None:
+    """One job of a sweep."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf, open_dict
+
+    full = OmegaConf.create({**config, "hydra": {"runtime": {"choices": HydraConfig.get().runtime.choices}}})
+    with open_dict(full):
+        full.out = os.path.relpath(HydraConfig.get().runtime.output_dir)
+    from nbl.train import run
+
+    print(f"[{HydraConfig.get().job.num}] {' '.join(HydraConfig.get().overrides.task)}", flush=True)
+    if run(configs.finish(full)) >= 128:
+        raise KeyboardInterrupt
+
+
+def _help() -> str:
+    text = [_USAGE.format(prog=_prog())]
+    for title, group in {"Recipes": "recipe", "Environments": "env", "Loggers": "logger"}.items():
+        text.append(f"{title}:\n{configs.table(configs.choices(group))}\n")
+    return "\n".join(text)
+
+
+def _prog() -> str:
+    name = Path(sys.argv[0]).name
+    return f"python scripts/{name}" if name.endswith(".py") else name or "nbl-train"

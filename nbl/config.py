@@ -1,0 +1,170 @@
+"""From a command line to a config: Hydra composes, this file says what went wrong in a sentence."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from nbl.types import NblError
+
+GROUPS = ("recipe", "env", "algorithm", "logger", "trainer")
+FREE = ("trainer", "logger", "checkpoint", "callbacks", "out", "resume", "threads", "recipe")  # may change on resuming
+
+
+def folder() -> Path:
+    """The recipes: inside the package once installed, beside it in the source tree."""
+    inside = Path(__file__).parent / "recipes"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "recipes"
+
+
+def choices(group: str) -> dict[str, str]:
+    """Names in a group, each with the first comment of its file."""
+    found = {}
+    for file in sorted((folder() / group).glob("*.yaml")):
+        comments = (line[1:].strip() for line in file.read_text().splitlines() if line.startswith("#"))
+        found[file.stem] = next((line for line in comments if line and not line.startswith("@")), "")
+    return found
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """The config that these `key=value` make. `choices` in it says which file of each group was taken."""
+    import hydra
+    from hydra.errors import ConfigCompositionException, MissingConfigException
+
+    given = parse(overrides)
+    if "recipe" not in given:
+        raise NblError("Which recipe? Say recipe=NAME, one of:\n" + table(choices("recipe")))
+    try:
+        full = _compose(hydra, overrides)
+    except MissingConfigException as error:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        raise NblError(unknown(group or "config", name, error.options or choices(group))) from error
+    except ConfigCompositionException as error:
+        found = re.search(r"Could not (?:override|append|delete|set)[^']*'([^']+)'", str(error))
+        if not found or "+" in str(error).split(found[1])[0][-3:]:
+            raise NblError(short(error)) from error
+        key = found[1].split("@")[0]
+        known = _compose(hydra, [o for o in overrides if o.split("=")[0] in GROUPS])
+        keys = [*flatten(OmegaConf.to_container(_task(known), resolve=False)), *GROUPS]
+        raise NblError(f"{unknown('key', key, keys)}\nTo add a key that is not there: +{key}=VALUE.") from error
+    return finish(full)
+
+
+def finish(full: DictConfig) -> DictConfig:
+    """The task's part of a config that Hydra composed, with the names of what was chosen, checked."""
+    config = _task(full)
+    picked = full.hydra.runtime.choices
+    OmegaConf.set_struct(config, False)
+    config.recipe = picked.recipe
+    config.choices = {group: picked.get(group) for group in GROUPS[1:]}
+    for key in ("horizon", "replicas", "seed"):
+        if key not in config:
+            raise NblError(f"{key} was taken out of the config, but every run needs it.")
+    for key in ("horizon", "replicas"):
+        if not isinstance(config[key], int) or isinstance(config[key], bool) or config[key] < 1:
+            raise NblError(f"{key}={config[key]}: need a whole number, at least 1. For example {key}=10.")
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
+        raise NblError(f"seed={config.seed}: need a whole number.")
+    for key in ("log_every", "threads"):
+        if config[key] is not None and (not isinstance(config[key], int) or config[key] < 1):
+            raise NblError(f"{key}={config[key]}: need a whole number, at least 1.")
+    every = config.checkpoint.every
+    if every is not None and (not isinstance(every, int) or every < 0):
+        raise NblError(f"checkpoint.every={every}: need a number of rounds; 0 turns checkpoints off.")
+    return config
+
+
+def resumed(overrides: Sequence[str], saved: DictConfig) -> DictConfig:
+    """The config of the run that is continued. What changes the problem is refused; how it is run may change."""
+    given = parse(overrides)
+    if "recipe" not in given:
+        overrides = [f"recipe={saved.recipe}", *overrides]
+    elif given["recipe"] != saved.recipe:
+        raise NblError(f"recipe={given['recipe']}: the run to resume is of recipe {saved.recipe}.")
+    fresh = compose(overrides)
+    for key in given:
+        top = key.lstrip("+~").split(".")[0]
+        if top in FREE:
+            continue
+        name = f"choices.{key}" if key in GROUPS else key.lstrip("+~")
+        before, now = OmegaConf.select(saved, name), OmegaConf.select(fresh, name)
+        if before != now:
+            raise NblError(
+                f"{key}={given[key]}: the run to resume has {key}={before}. A run that is resumed keeps its problem; "
+                "drop this override, or start a new run without resume=."
+            )
+    merged = saved.copy()
+    for top in ("trainer", "logger", "checkpoint", "callbacks", "threads"):
+        if any(key.lstrip("+~").split(".")[0] == top for key in given):
+            merged[top] = fresh[top]
+    return merged
+
+
+def parse(overrides: Iterable[str]) -> dict[str, str]:
+    """`key=value` apart; the value as written."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, given = OverridesParser.create(), {}
+    for text in overrides:
+        try:
+            parser.parse_overrides([text])
+        except HydraException as error:
+            raise NblError(f"Cannot read {text!r}: arguments are key=value; --help lists them.") from error
+        key, _, value = text.partition("=")
+        given[key] = value
+    return given
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """One screen about a name that is not there: the nearest ones, then all if they are few."""
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, names, n=4, cutoff=0.5)
+    tail = {key.split(".")[-1]: key for key in names}
+    close = difflib.get_close_matches(name.split(".")[-1], tail, n=3, cutoff=0.6)
+    near += [tail[t] for t in close if tail[t] not in near]
+    lines = [f"There is no {what} {name!r}."]
+    if near:
+        lines.append("Did you mean: " + ", ".join(near) + "?")
+    if len(names) <= 40:
+        lines.append("All of them: " + ", ".join(sorted(names)))
+    return "\n".join(lines)
+
+
+def table(rows: dict[str, str]) -> str:
+    width = max(map(len, rows), default=0)
+    return "\n".join(f"  {name:<{width}}  {text}".rstrip() for name, text in rows.items())
+
+
+def flatten(tree: Any, prefix: str = "") -> list[str]:
+    """Every key of a nested dict, dotted."""
+    keys = []
+    for key, value in tree.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, dict):
+            keys += flatten(value, f"{prefix}{key}.")
+    return keys
+
+
+def _compose(hydra: Any, overrides: Sequence[str]) -> DictConfig:
+    with hydra.initialize_config_dir(str(folder().resolve()), version_base="1.3"):
+        full: DictConfig = hydra.compose("train", overrides=list(overrides), return_hydra_config=True)
+    return full
+
+
+def _task(full: DictConfig) -> DictConfig:
+    config = full.copy()
+    OmegaConf.set_readonly(config, False)
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    return config
+
+
+def short(error: BaseException) -> str:
+    """An error on one screen."""
+    return "\n".join(line for line in str(error).splitlines() if line.strip())[:2000]

@@ -1,0 +1,270 @@
+"""Confidence matrices: U = lam I + sum_i w_i g_i g_i^T, one a replica, and the width sqrt(g^T U^-1 g).
+
+Four forms behind one interface; an algorithm cannot tell which one it was given.
+
+    Dual      exact, through the t x t kernel of what was played; never forms a p-vector
+    Full      exact, p x p, Sherman-Morrison
+    Auto      Dual while it is the cheaper, then Full
+    Diagonal  the papers' approximation: only U's diagonal
+
+With D = diag(w_i), K the kernel of the played gradients and k that of a new one (push-through identity):
+
+    g^T U^-1 g = (g.g - k^T D^1/2 (lam I + D^1/2 K D^1/2)^-1 D^1/2 k) / lam
+    log det U  = p log lam + log det(I + D^1/2 K D^1/2 / lam)
+
+The subtraction cancels, so everything here is float64, whatever the network's precision, and autocast is off.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from nbl.gradient import Gradient
+from nbl.state import State
+from nbl.types import NblError
+
+KINDS = ("auto", "dual", "full", "diagonal")
+MOST = 12_000  # the largest p for which a p x p matrix is considered (1.2 GB a replica)
+
+
+class DesignError(NblError):
+    """A width that is not a number."""
+
+
+class Design(State, ABC):
+    """U = lam I + sum w g g^T. State lives in buffers: checkpoints and devices come for free."""
+
+    counters = ()
+
+    def __init__(self, replicas: int, size: int, lam: float) -> None:
+        super().__init__()
+        if not (lam > 0 and math.isfinite(lam)):
+            raise NblError(f"lam={lam!r}: the ridge of a confidence matrix must be a positive number, for example 1.0.")
+        self.replicas, self.size, self.lam = replicas, size, float(lam)
+        self.register_buffer("gain", torch.zeros(replicas, dtype=torch.float64))  # log det U - log det lam I
+
+    gain: Tensor
+
+    @abstractmethod
+    def squared(self, g: Gradient) -> Tensor:
+        """g^T U^-1 g.    (R, n, p) -> (R, n)"""
+
+    @abstractmethod
+    def add(self, g: Gradient, weight: Tensor) -> None:
+        """U <- U + weight g g^T for one gradient a replica.    (R, 1, p), (R,)"""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Back to U = lam I."""
+
+    @torch.no_grad()
+    def width(self, g: Gradient) -> Tensor:
+        """sqrt(g^T U^-1 g).    (R, n, p) -> (R, n)"""
+        with torch.autocast(self.gain.device.type, enabled=False):
+            squared = self.squared(g.double())
+        if squared.device.type == "cpu" and not bool(squared.isfinite().all()):
+            bad = int((~squared.isfinite()).sum())
+            raise DesignError(
+                f"width is not finite for {bad} of {squared.numel()} arms; lam is {self.lam:g}. Usual causes: the network "
+                "diverged (lower `fit.lr`) or lam is too small (raise `lam`)."
+            )
+        return squared.clamp_min(0.0).sqrt()
+
+    @torch.no_grad()
+    def update(self, g: Gradient, weight: Tensor | None = None) -> None:
+        """U <- U + sum weight g g^T, one gradient after another.    (R, n, p), (R, n)"""
+        with torch.autocast(self.gain.device.type, enabled=False):
+            g = g.double()
+            for i in range(g.points):
+                self.add(g.point(i), torch.ones_like(self.gain) if weight is None else weight[:, i].double())
+
+    def logdet(self) -> Tensor:
+        """log det U - log det lam I.    -> (R,)"""
+        return self.gain
+
+    def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
+        """Follow a move to a device, never a change of precision."""
+        return super()._apply(lambda t: t.to(fn(t).device) if t.is_floating_point() else fn(t), recurse)
+
+
+class Diagonal(Design):
+    """Only the diagonal of U."""
+
+    def __init__(self, replicas: int, size: int, lam: float) -> None:
+        super().__init__(replicas, size, lam)
+        self.register_buffer("diagonal", torch.full((replicas, size), self.lam, dtype=torch.float64))
+
+    diagonal: Tensor
+
+    def squared(self, g: Gradient) -> Tensor:
+        """sum_ij d_i^2 a_j^2 / U_ij, layer by layer, without writing g out."""
+        total, at = torch.zeros((), dtype=torch.float64, device=self.gain.device), 0
+        for a, d in g.layers:
+            o, i = d.shape[-1], a.shape[-1]
+            inverse = self.diagonal[:, at : at + o * i].view(-1, o, i).reciprocal()
+            total = total + (torch.bmm(d.square(), inverse) * a.square()).sum(-1)
+            at += o * i
+        return total
+
+    def add(self, g: Gradient, weight: Tensor) -> None:
+        new = self.diagonal + weight[:, None] * g.dense().squeeze(1).square()
+        self.gain += (new / self.diagonal).log().sum(-1)
+        self.diagonal.copy_(new)
+
+    def reset(self) -> None:
+        self.diagonal.fill_(self.lam)
+        self.gain.zero_()
+
+
+class Full(Design):
+    """U^-1, p x p, by Sherman and Morrison."""
+
+    def __init__(self, replicas: int, size: int, lam: float) -> None:
+        super().__init__(replicas, size, lam)
+        eye = torch.eye(size, dtype=torch.float64) / self.lam
+        self.register_buffer("inverse", eye.repeat(replicas, 1, 1))
+
+    inverse: Tensor
+
+    def squared(self, g: Gradient) -> Tensor:
+        v = g.dense()
+        return (torch.bmm(v, self.inverse) * v).sum(-1)
+
+    def add(self, g: Gradient, weight: Tensor) -> None:
+        v = g.dense()  # (R, 1, p)
+        u = torch.bmm(v, self.inverse)
+        growth = weight * (u * v).sum((-1, -2))
+        u = u * (weight / (1.0 + growth)).sqrt()[:, None, None]
+        self.inverse.baddbmm_(u.mT, u, alpha=-1.0)
+        self.gain += growth.log1p()
+
+    def reset(self) -> None:
+        self.inverse.copy_(torch.eye(self.size, dtype=torch.float64, device=self.inverse.device) / self.lam)
+        self.gain.zero_()
+
+
+class Dual(Design):
+    """The kernel of what was played, as the inverse of its Cholesky factor, which grows by a row a round.
+
+    Keeping L^-1 and not L turns every triangular solve into a matrix product on the buffer as it lies.
+    """
+
+    counters = ("n",)
+
+    def __init__(self, replicas: int, size: int, lam: float) -> None:
+        super().__init__(replicas, size, lam)
+        self.n, self.growing = 0, {"roots": (1,), "factor": (1, 2)}
+        self.register_buffer("roots", torch.zeros(replicas, 0, dtype=torch.float64))  # sqrt(w_i)
+        self.register_buffer("factor", torch.zeros(replicas, 0, 0, dtype=torch.float64))  # L^-1
+
+    roots: Tensor
+    factor: Tensor
+
+    def played(self) -> Gradient:
+        """The gradients in U.    -> (R, n, p)"""
+        names = [name for name in self._buffers if name.startswith("a_")]
+        return Gradient([(getattr(self, a)[:, : self.n], getattr(self, "d" + a[1:])[:, : self.n]) for a in names])
+
+    def _project(self, g: Gradient) -> Tensor:
+        """L^-1 D^1/2 k, as rows.    (R, m, p) -> (R, m, n)"""
+        cross = g.gram(self.played()) * self.roots[:, None, : self.n]
+        return torch.bmm(cross, self.factor[:, : self.n, : self.n].mT)
+
+    def squared(self, g: Gradient) -> Tensor:
+        squared = g.square()
+        if self.n:
+            squared = squared - self._project(g).square().sum(-1)
+        return squared / self.lam
+
+    def add(self, g: Gradient, weight: Tensor) -> None:
+        n, root = self.n, weight.sqrt()
+        corner = self.lam + weight * g.square().squeeze(1)
+        row = torch.zeros(self.replicas, 1, n, dtype=torch.float64, device=self.gain.device)
+        if n:
+            row = self._project(g) * root[:, None, None]
+            corner = (corner - row.square().sum((-1, -2))).clamp_min(self.lam)
+        pivot = corner.sqrt()
+        self._keep(g)
+        self.roots[:, n] = root
+        self.factor[:, n, n] = pivot.reciprocal()
+        if n:
+            self.factor[:, n, :n] = -(torch.bmm(row, self.factor[:, :n, :n]) / pivot[:, None, None]).squeeze(1)
+        self.gain += corner.log() - math.log(self.lam)
+        self.n += 1
+
+    def _keep(self, g: Gradient) -> None:
+        """Store the factors of a gradient in row n; the buffers are made when the first one shows their sizes."""
+        for index, (a, d) in enumerate(g.layers):
+            for name, value in ((f"a_{index}", a), (f"d_{index}", d)):
+                if name not in self._buffers:
+                    empty = torch.zeros(self.replicas, 0, value.shape[-1], dtype=torch.float64, device=value.device)
+                    self.register_buffer(name, empty)
+                self.growing[name] = (1,)
+        self.reserve(1)
+        for index, (a, d) in enumerate(g.layers):
+            getattr(self, f"a_{index}")[:, self.n] = a[:, 0]
+            getattr(self, f"d_{index}")[:, self.n] = d[:, 0]
+
+    def reset(self) -> None:
+        self.n = 0
+        self.gain.zero_()
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        super().set_extra_state(state)
+        self.growing.update({name: (1,) for name in self._buffers if name[:2] in ("a_", "d_")})
+
+    def full(self) -> Full:
+        """The same matrix, p x p:  U^-1 = (I - G^T D^1/2 (lam I + D^1/2 K D^1/2)^-1 D^1/2 G) / lam."""
+        full = Full(self.replicas, self.size, self.lam).to(self.gain.device)
+        rows = torch.bmm(self.factor[:, : self.n, : self.n], self.roots[:, : self.n, None] * self.played().dense())
+        full.inverse.baddbmm_(rows.mT, rows, alpha=-1.0 / self.lam)
+        full.gain.copy_(self.gain)
+        return full
+
+
+class Auto(Design):
+    """Dual until as many gradients are in it as they are long, then Full: the cheaper of the two in every round.
+
+    A round of Dual at n costs about what a round of Full costs at p = n. The move is not made where p x p is too large, or where
+    the horizon is known and too near to repay it.
+    """
+
+    def __init__(self, replicas: int, size: int, lam: float, horizon: int | None = None) -> None:
+        super().__init__(replicas, size, lam)
+        worth = size <= MOST and (horizon is None or horizon > 1.25 * size)
+        self.turn = size if worth else None
+        self.form: Dual | Full = Dual(replicas, size, lam)
+
+    def squared(self, g: Gradient) -> Tensor:
+        return self.form.squared(g)
+
+    def add(self, g: Gradient, weight: Tensor) -> None:
+        self.form.add(g, weight)
+        if isinstance(self.form, Dual) and self.turn is not None and self.form.n >= self.turn:
+            self.form = self.form.full()
+
+    def logdet(self) -> Tensor:
+        return self.form.gain
+
+    def reset(self) -> None:
+        self.form = Dual(self.replicas, self.size, self.lam).to(self.gain.device)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):  # type: ignore[no-untyped-def]
+        kind = Full if f"{prefix}form.inverse" in state_dict else Dual
+        if not isinstance(self.form, kind):
+            self.form = kind(self.replicas, self.size, self.lam).to(self.gain.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def build(kind: str, replicas: int, size: int, lam: float, horizon: int | None = None) -> Design:
+    """A confidence matrix by name."""
+    if kind == "auto":
+        return Auto(replicas, size, lam, horizon)
+    kinds: dict[str, type[Design]] = {"dual": Dual, "full": Full, "diagonal": Diagonal}
+    if kind not in kinds:
+        raise NblError(f"design={kind!r}: choose one of {', '.join(KINDS)}.")
+    return kinds[kind](replicas, size, lam)

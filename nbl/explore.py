@@ -1,0 +1,36 @@
+"""Selection rules: estimates in, scores out. Pure functions; noise is an argument."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+TIE = 1e-6  # scores closer than this, relative to their scale, are a tie
+
+
+def ucb(mean: Tensor, width: Tensor, beta: float | Tensor) -> Tensor:
+    """Optimism: mean + beta * width.    (R, K), (R, K) -> (R, K)"""
+    return mean + beta * width
+
+
+def thompson(mean: Tensor, width: Tensor, nu: float | Tensor, noise: Tensor) -> Tensor:
+    """One draw an arm from N(mean, (nu * width)^2); `noise` is standard normal.    (R, K) -> (R, K)"""
+    return mean + nu * width * noise
+
+
+def tied(scores: Tensor) -> Tensor:
+    """Which arms are as good as the best, up to rounding; -inf marks an arm that may not be played.    (..., K) -> (..., K)"""
+    best = scores.amax(-1, keepdim=True)
+    scale = scores.masked_fill(scores.isinf(), 0.0).abs().amax(-1, keepdim=True)
+    return scores >= best - TIE * scale
+
+
+def share(scores: Tensor) -> Tensor:
+    """The chance of each arm when the best is played and ties are broken evenly.    (..., K) -> (..., K)"""
+    best = tied(scores).to(scores.dtype)
+    return best / best.sum(-1, keepdim=True)
+
+
+def pick(scores: Tensor, u: Tensor) -> Tensor:
+    """The best arm, ties broken by `u`, uniform on (0, 1).    (..., K), (..., K) -> (...)"""
+    return torch.where(tied(scores), u, -1.0).argmax(-1)

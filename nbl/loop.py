@@ -1,0 +1,149 @@
+"""The bandit loop: one pass is one round. `max_steps` is the horizon, `global_step` the rounds played, an epoch a block of rounds.
+
+    trainer = L.Trainer(max_steps=2000)
+    trainer.fit_loop = BanditLoop(trainer, environment)
+    trainer.fit(algorithm)
+
+Lightning marks its loops protected. Everything taken from behind an underscore is in this file, and
+tests/test_loop.py fails when a new Lightning moves it.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from nbl.envs.base import Environment
+from nbl.module import BanditModule
+from nbl.types import NblError, Round
+
+
+class BanditLoop(_FitLoop):
+    """Plays rounds until the horizon, a callback, a signal or the clock says stop.
+
+    Args:
+        trainer: an ordinary Trainer; its `max_steps` is the horizon (-1: none), `limit_train_batches` a cap on a block.
+        environment: where rounds come from.
+        block: rounds in a Lightning epoch. EarlyStopping looks at the end of each.
+    """
+
+    def __init__(self, trainer: L.Trainer, environment: Environment, block: int = 1000) -> None:
+        if block < 1:
+            raise NblError(f"BanditLoop(block={block}): need at least one round in a block.")
+        if trainer.world_size > 1:
+            raise NblError(f"BanditLoop: {trainer.world_size} processes; this version plays in one. Use devices=1.")
+        super().__init__(trainer, min_epochs=0, max_epochs=trainer.max_epochs if trainer.max_epochs is not None else -1)
+        self.epoch_loop = trainer.fit_loop.epoch_loop  # keeps Trainer(max_steps=...)
+        limit = trainer.limit_train_batches
+        if isinstance(limit, int) and not isinstance(limit, bool):
+            block = min(block, limit) if limit else 0
+            self.max_epochs = 1  # `limit_train_batches=n` plays n rounds
+        self.environment, self.block = environment, block
+        self._random: dict[str, Any] | None = None
+
+    def setup_data(self) -> None:
+        """Rounds come from the environment."""
+        self._combined_loader = CombinedLoader([])
+        self.max_batches = self.block
+        self._check()
+        self.environment.to(self.trainer.strategy.root_device)
+
+    def advance(self) -> None:
+        """One block of rounds."""
+        self._settle()
+        rounds = self.epoch_loop.batch_progress.current
+        end = (rounds.processed // self.block + 1) * self.block
+        if self.max_steps >= 0:
+            end = min(end, self.max_steps)
+        while rounds.processed < end and not self.trainer.should_stop:
+            self.play()
+            if self.trainer.received_sigterm:
+                raise SIGTERMException
+        self.epoch_loop.batch_progress.is_last_batch = True
+
+    def play(self) -> None:
+        """One round: contexts, act, pull, observe, learn; every batch hook of every callback fires."""
+        trainer, module, progress = self.trainer, self.trainer.lightning_module, self.epoch_loop.batch_progress
+        assert isinstance(module, BanditModule)
+        index = progress.current.processed
+        progress.increment_ready()
+        batch = Round(index + 1, self.environment.contexts(index + 1))
+        trainer._logger_connector.on_batch_start(batch)
+        self._hook("on_train_batch_start", batch, index)
+        progress.increment_started()
+
+        with trainer.precision_plugin.train_step_context():
+            batch.decision = module.act(batch.contexts, mask=batch.mask)
+            if batch.arms is not None:
+                batch.decision.arms, batch.decision.propensities = batch.arms, None
+            batch.feedback = self.environment.pull(batch.decision.arms)
+            if batch.hold:
+                module.skip()
+            else:
+                module.observe(batch.contexts, batch.decision, batch.feedback, batch.weight)
+            module.learn()
+
+        steps = self.epoch_loop.manual_optimization.optim_step_progress  # read by trainer.global_step
+        steps.increment_ready()
+        steps.increment_completed()
+        progress.increment_processed()
+        self._hook("on_train_batch_end", batch, batch, index)
+        trainer._logger_connector.on_batch_end()
+        progress.increment_completed()
+        trainer._logger_connector.update_train_step_metrics()
+        self.epoch_loop._batches_that_stepped += 1
+
+    def _hook(self, name: str, *args: Any) -> None:
+        call._call_callback_hooks(self.trainer, name, *args)
+        call._call_lightning_module_hook(self.trainer, name, *args)
+
+    def _check(self) -> None:
+        """The module and the environment speak of the same problem."""
+        module, environment = self.trainer.lightning_module, self.environment
+        if not isinstance(module, BanditModule):
+            raise NblError(f"BanditLoop plays a BanditModule, not a {type(module).__name__}.")
+        for name in ("dim", "replicas"):
+            if getattr(module, name) != getattr(environment, name):
+                raise NblError(
+                    f"{type(module).__name__} has {name}={getattr(module, name)}, but {type(environment).__name__} has "
+                    f"{getattr(environment, name)}: build both with the same."
+                )
+        if module.fixed_arms and not environment.fixed_arms:
+            raise NblError(f"{type(module).__name__}(fixed_arms=True), but the arms of {type(environment).__name__} change.")
+
+    def _settle(self) -> None:
+        """Checkpoints are written in `on_train_batch_end`, after `processed` and before `completed`: level the counters."""
+        rounds = self.epoch_loop.batch_progress.current
+        rounds.ready = rounds.started = rounds.completed = rounds.processed
+        self.epoch_loop.batch_progress.is_last_batch = False
+        self.epoch_loop._batches_that_stepped = rounds.processed
+        if self._random is not None:
+            torch.set_rng_state(self._random["torch"])
+            name, keys, *rest = self._random["numpy"]
+            np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+            version, state, gauss = self._random["python"]
+            random.setstate((version, tuple(state), gauss))
+            self._random = None
+
+    def on_save_checkpoint(self) -> dict[str, Any]:
+        """Lightning saves no random state; a user's algorithm or callback may use the global generators."""
+        name, keys, *rest = np.random.get_state()
+        version, state, gauss = random.getstate()
+        states = {
+            "torch": torch.get_rng_state(),
+            "numpy": [name, keys.tolist(), *rest],
+            "python": [version, list(state), gauss],
+        }
+        return {"environment": self.environment.state_dict(), "random": states}
+
+    def on_load_checkpoint(self, state: dict[str, Any]) -> None:
+        self.environment.load_state_dict(state["environment"])
+        self._random = state["random"]

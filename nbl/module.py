@@ -1,0 +1,270 @@
+"""BanditModule: what every algorithm is. A LightningModule with three verbs: act, observe, learn.
+
+    policy = NeuralUCB(dim=20, arms=4)
+    decision = policy.act(contexts)                     # changes nothing
+    policy.observe(contexts, decision, reward)          # commits one round
+    policy.learn()                                      # retrains when its schedule says so
+
+An algorithm writes `score` (and `commit`, `learn` where it keeps more than nothing). This class does what is the same for
+all: shapes, masks, bad input, ties, the count of rounds, randomness, checkpoints.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from nbl import explore
+from nbl.rng import Streams
+from nbl.types import Decision, Feedback, NblError
+
+
+@dataclass
+class Score:
+    """What an algorithm thinks of each arm. All (R, q, K) for q sets of K arms; `extra` (R, q)."""
+
+    score: Tensor
+    mean: Tensor | None = None
+    width: Tensor | None = None
+    propensity: Tensor | None = None  # of every arm; None: the best score is played, or no closed form exists
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+
+def plain(value: Any) -> bool:
+    """Whether a checkpoint's safe loader takes it: numbers, strings, None, and dicts and lists of them."""
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and plain(v) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+class BanditModule(L.LightningModule):
+    """R independent policies, seeds `seed .. seed+R-1`, that act and learn in lockstep. R = 1 is a deployed policy.
+
+    Args:
+        dim: d, the length of an arm's context.
+        arms: K; needed only where arms are fixed.
+        replicas: R.
+        seed: of the first replica.
+        horizon: T where it is known; None otherwise.
+        fixed_arms: the same arms come back every round: data are then kept per arm.
+    """
+
+    randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
+
+    def __init__(
+        self,
+        dim: int,
+        arms: int | None = None,
+        replicas: int = 1,
+        seed: int = 0,
+        horizon: int | None = None,
+        fixed_arms: bool = False,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()  # of the class that is being built, with all its arguments
+        for name, value in list(self.hparams.items()):
+            if not plain(value):
+                del self.hparams[name]  # a user's own network: given again to nbl.load
+        self.automatic_optimization = False
+        for name, value in {"dim": dim, "replicas": replicas, "arms": arms, "horizon": horizon}.items():
+            if value is None and name in ("arms", "horizon"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise NblError(f"{type(self).__name__}({name}={value!r}): need a whole number, at least 1.")
+        if fixed_arms and arms is None:
+            raise NblError(f"{type(self).__name__}(fixed_arms=True): say how many, arms=K.")
+        self.dim, self.arms, self.replicas = dim, arms, replicas
+        self.horizon, self.fixed_arms = horizon, fixed_arms
+        self.seeds = tuple(range(seed, seed + replicas))
+        self.streams = Streams(self.seeds, "algorithm")
+        self.round = 0  # rounds observed
+        self.phase = 0  # restarts so far
+
+    # What an algorithm writes -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def score(self, contexts: Tensor) -> Score:
+        """What each arm is worth in round `self.round + 1`.    (R, q, K, d) -> Score of (R, q, K)"""
+
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
+        """Take in q observations a replica.    (R, q, K, d), (R, q), (R, q), (R, q)"""
+
+    def learn(self) -> None:
+        """Retrain, if it is time."""
+
+    def forget(self) -> None:
+        """Back to the first round: called by `restart`."""
+
+    def diagnostics(self) -> dict[str, Tensor]:
+        """What is worth logging now and then, by slashed name, each (R,)."""
+        return {}
+
+    # What every algorithm has -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def act(self, contexts: Tensor, exploit: bool = False, mask: Tensor | None = None) -> Decision:
+        """Choose an arm. Changes nothing: asked twice, it answers the same.
+
+        Args:
+            contexts: (R, K, d); (K, d) is one set of arms for all; with one replica, (n, K, d) is n questions at once.
+            exploit: the arm with the best estimate, no exploration.
+            mask: True where an arm may be played, shaped as the contexts without their last axis, or (K,).
+        """
+        x = self._contexts(contexts, "act")
+        R, q, K, _ = x.shape
+        allowed = self._mask(mask, x)
+        s = self.score(x)
+        best = s.mean if exploit and s.mean is not None else s.score
+        values = best if allowed is None else best.masked_fill(~allowed, -torch.inf)
+        ties = self.uniform("ties", (q, K)).to(values.dtype)
+        arms = explore.pick(values, ties)
+        chance = None  # unknown where the rule draws and has no closed form, or a mask has changed it
+        if exploit or not self.randomised:
+            chance = explore.share(values)
+        elif allowed is None:
+            chance = s.propensity
+        propensity = None if chance is None else chance.gather(-1, arms.unsqueeze(-1)).squeeze(-1)
+        ids = (self.round << 20) + torch.arange(R * q, device=x.device)
+        flat = [None if v is None else v.flatten(0, 1) for v in (arms, s.score, s.mean, s.width, propensity)]
+        assert flat[0] is not None and flat[1] is not None
+        return Decision(*flat, ids=ids, extra={k: v.flatten(0, 1) for k, v in s.extra.items()})
+
+    @torch.no_grad()
+    def observe(
+        self,
+        contexts: Tensor,
+        arms: Tensor | Decision | int,
+        feedback: Feedback | Tensor | float,
+        weight: Tensor | float | None = None,
+    ) -> None:
+        """Take in what came back, and close the round. Bad input raises and changes nothing.
+
+        Args:
+            contexts: as given to `act`.
+            arms: what was played, (R,) (or (n,) for n answers at once).
+            feedback: the rewards, (R,) (or (n,)).
+            weight: of each observation in the loss and in the confidence matrix; 1 where not given.
+        """
+        x = self._contexts(contexts, "observe")
+        shape, K = x.shape[:2], x.shape[2]
+        played = torch.as_tensor(arms.arms if isinstance(arms, Decision) else arms)
+        if played.is_floating_point() or played.dtype == torch.bool:
+            raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {played.dtype}.")
+        played = self._row(played, shape, "arms").to(device=x.device, dtype=torch.int64)
+        reward = self._row(feedback.reward if isinstance(feedback, Feedback) else feedback, shape, "reward").to(x)
+        weights = self._row(1.0 if weight is None else weight, shape, "weight", fill=True).to(x)
+        if x.device.type == "cpu":
+            self._check(played, reward, weights, K)
+        self.commit(x, played, reward, weights)
+        self.round += 1
+
+    def skip(self) -> None:
+        """Close the round with nothing observed: the feedback comes later, or never."""
+        self.round += 1
+
+    def restart(self, horizon: int | None = None) -> None:
+        """Begin anew, as a run with this horizon would: fresh weights, no data. Rounds go on being counted."""
+        self.phase += 1
+        self.horizon = horizon if horizon is not None else self.horizon
+        self.forget()
+
+    # Random numbers of this round -------------------------------------------------------------------------------------
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Uniform on (0, 1), a function of (seed, round, purpose).    -> (R, *shape)"""
+        return self.streams.uniform(purpose, self.round + 1, shape, self.device)
+
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Standard normal, likewise.    -> (R, *shape)"""
+        return self.streams.normal(purpose, self.round + 1, shape, self.device).to(self.dtype)
+
+    # Input ------------------------------------------------------------------------------------------------------------
+
+    def _contexts(self, contexts: Tensor, verb: str) -> Tensor:
+        """Any of the shapes a user may give.    -> (R, q, K, d)"""
+        x = torch.as_tensor(contexts)
+        if x.ndim not in (2, 3) or x.shape[-1] != self.dim:
+            raise NblError(
+                f"{verb}: contexts have shape {tuple(x.shape)}; need ({self.replicas}, arms, {self.dim}), "
+                f"or (arms, {self.dim}) for the same arms in every replica."
+            )
+        if x.shape[-2] == 0 or x.shape[0] == 0:
+            raise NblError(f"{verb}: contexts have shape {tuple(x.shape)}: there must be at least one arm to choose from.")
+        if self.fixed_arms and x.shape[-2] != self.arms:
+            raise NblError(f"{verb}: {x.shape[-2]} arms, but this policy was built for {self.arms} fixed ones.")
+        if x.ndim == 2:
+            x = x.expand(self.replicas, 1, *x.shape)
+        elif self.replicas == 1:
+            x = x.unsqueeze(0)
+        elif x.shape[0] == self.replicas:
+            x = x.unsqueeze(1)
+        else:
+            raise NblError(f"{verb}: {x.shape[0]} sets of arms for {self.replicas} replicas; give one each, or one for all.")
+        if x.device.type == "cpu" and not bool(x.isfinite().all()):
+            r, q, k, d = (~x.isfinite()).nonzero()[0].tolist()
+            raise NblError(
+                f"{verb}: contexts hold {float(x[r, q, k, d])} at replica {r}, arm {k}, feature {d}"
+                + (f" of question {q}" if x.shape[1] > 1 else "")
+                + ". Clean or impute the features first."
+            )
+        return x.to(device=self.device, dtype=self.dtype)
+
+    def _mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
+        if mask is None:
+            return None
+        allowed = torch.as_tensor(mask)
+        shapes = {(x.shape[2],), (x.shape[0] * x.shape[1], x.shape[2])}
+        if allowed.dtype != torch.bool or tuple(allowed.shape) not in shapes:
+            raise NblError(
+                f"act: mask is {allowed.dtype} of shape {tuple(allowed.shape)}; need bool, {' or '.join(map(str, sorted(shapes)))}."
+            )
+        allowed = allowed.expand(x.shape[0] * x.shape[1], -1).view(x.shape[:3])
+        if allowed.device.type == "cpu" and not bool(allowed.any(-1).all()):
+            raise NblError("act: the mask leaves no arm to play in at least one replica.")
+        return allowed.to(x.device)
+
+    def _row(self, value: Tensor | float | int, shape: torch.Size, name: str, fill: bool = False) -> Tensor:
+        """One number for each decision.    -> (R, q)"""
+        row = torch.as_tensor(value)
+        if row.numel() == 1 and (fill or shape.numel() == 1):
+            return row.reshape(1, 1).expand(shape)
+        if row.ndim != 1 or row.shape[0] != shape.numel():
+            raise NblError(f"observe: {name} has shape {tuple(row.shape)}; need ({shape.numel()},), one for each decision.")
+        return row.view(shape)
+
+    def _check(self, arms: Tensor, reward: Tensor, weight: Tensor, K: int) -> None:
+        if bool(((arms < 0) | (arms >= K)).any()):
+            raise NblError(f"observe: arm {int(arms[(arms < 0) | (arms >= K)][0])} is not one of 0 to {K - 1}.")
+        if not bool(reward.isfinite().all()):
+            r = int((~reward.isfinite()).nonzero()[0, 0])
+            raise NblError(f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first.")
+        if not bool(((weight >= 0) & weight.isfinite()).all()):
+            raise NblError(f"observe: weight is {float(weight.min())}; need finite numbers, 0 or more.")
+
+    # Lightning --------------------------------------------------------------------------------------------------------
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"round": self.round, "phase": self.phase, "horizon": self.horizon}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.round, self.phase, self.horizon = state["round"], state["phase"], state["horizon"]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["nbl"] = {"algorithm": type(self).__name__}
+
+    def training_step(self, *args: Any, **kwargs: Any) -> None:
+        raise NblError(
+            "a bandit plays rounds, not batches: use nbl.fit(module, environment, horizon=...), or set "
+            "trainer.fit_loop = nbl.BanditLoop(trainer, environment) before trainer.fit(module)."
+        )
+
+    def configure_optimizers(self) -> list[Any]:
+        """None for Lightning: the inner training has its own (nbl/inner.py)."""
+        return []

@@ -1,0 +1,280 @@
+"""Reward models: many small networks, stacked, one a replica (and a member), evaluated by the same kernels.
+
+A network is a flat vector of parameters `theta` (B, p) and a way to evaluate it. B = replicas x members. Training and confidence
+need three things of it: `evaluate`, `pullback` (gradient of a weighted sum of outputs) and `features` (the gradient at
+each point). For an MLP all three are written in closed form; any other module goes through `torch.func`.
+
+    kind       f(x)                                                  start
+    standard   ordinary MLP with biases                              He: N(0, 2 / fan in), biases 0
+    zhou       sqrt(m) W_L relu(... relu(W_1 x)), x -> [x, x]/sqrt 2    blockdiag(W, W), N(0, 4/m); (w, -w), N(0, 2/m): f = 0
+    ntk        f_l = sqrt(c_s/m) W_l sigma_s(f_{l-1}), c_s = 2/(2s-1)!!  N(0, 1), f = 0 by subtracting the first output
+
+`zhou` is NeuralUCB's, NeuralTS's and Neural-ES's network; `ntk` is NeuralGCB's (eq. 2). Both subtract f(x; theta_0), for `zhou`
+a zero that rounding would blur. sigma_s(u) = max(0, u)^s. Depth L counts weight matrices: L = 2 is one hidden layer.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nbl.gradient import Gradient
+from nbl.rng import Streams
+from nbl.types import NblError
+
+KINDS = ("standard", "zhou", "ntk")
+
+
+class Network(nn.Module, ABC):
+    """R x M networks of one shape.
+
+    Attributes:
+        theta, theta0: parameters now and at the start, (R * M, p).
+        scale: features are gradients times this (1 / sqrt(m), or 1 where the paper has no m).
+        centered: whether f(x; theta_0) is subtracted.
+    """
+
+    theta: nn.Parameter
+    theta0: Tensor
+    width: int
+    depth: int
+    scale: float = 1.0
+    centered: bool = False
+
+    def __init__(self, replicas: int, members: int, size: int) -> None:
+        super().__init__()
+        self.replicas, self.members, self.size = replicas, members, size
+        self.theta = nn.Parameter(torch.zeros(replicas * members, size), requires_grad=False)
+        self.register_buffer("theta0", torch.zeros(replicas * members, size))
+
+    @abstractmethod
+    def evaluate(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+        """Outputs, and what `pullback` needs.    (B, p), (B, n, d) -> (B, n)"""
+
+    @abstractmethod
+    def pullback(self, theta: Tensor, kept: Any, signal: Tensor) -> Tensor:
+        """Gradient in theta of sum_n signal_n f(x_n).    (B, p), (B, n) -> (B, p)"""
+
+    @abstractmethod
+    def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
+        """Scaled gradients in theta at each point, of the first member.    (R, n, d) -> (R, n, p)"""
+
+    @abstractmethod
+    def draw(self, streams: Streams, phase: int) -> Tensor:
+        """Initial parameters, one set a replica.    -> (R, p)"""
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """What is fed to the first layer.    (B, n, d) -> (B, n, d')"""
+        return x
+
+    def initialise(self, streams: Streams, phase: int) -> None:
+        """Draw theta_0 anew; members share it."""
+        self.theta0.copy_(self.draw(streams, phase).repeat_interleave(self.members, 0))
+        self.theta.copy_(self.theta0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """f(x; theta).    (R, n, d) -> (R, n), or (R, M, n) in an ensemble"""
+        x = self.prepare(self.spread(x))
+        out = self.evaluate(self.theta, x)[0]
+        if self.centered:
+            out = out - self.evaluate(self.theta0, x)[0]
+        return out if self.members == 1 else out.view(self.replicas, self.members, -1)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """One copy a member.    (R, ...) -> (R * M, ...)"""
+        return x if self.members == 1 else x.repeat_interleave(self.members, 0)
+
+
+class MLP(Network):
+    """Stacked multi-layer perceptrons, gradients in closed form.
+
+    Args:
+        dim: d, the length of a context.
+        kind: standard, zhou or ntk (see the table above).
+        width: m, neurons in a hidden layer.
+        depth: L, weight matrices; 2 is one hidden layer.
+        power: s of the activation max(0, u)^s.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        replicas: int = 1,
+        members: int = 1,
+        *,
+        kind: str = "standard",
+        width: int = 50,
+        depth: int = 2,
+        power: int = 1,
+    ) -> None:
+        if kind not in KINDS:
+            raise NblError(f"net.kind={kind!r}: choose one of {', '.join(KINDS)}.")
+        for name, value, least in (("width", width, 1), ("depth", depth, 2), ("power", power, 1)):
+            if not isinstance(value, int) or value < least:
+                raise NblError(f"net.{name}={value!r}: need a whole number, at least {least}.")
+        if kind == "zhou" and width % 2:
+            raise NblError(f"net.width={width}: the `zhou` network mirrors its neurons, so its width is even.")
+        into = 2 * dim if kind == "zhou" else dim
+        self.bias = kind == "standard"
+        self.shapes = [(width, into), *[(width, width)] * (depth - 2), (1, width)]  # (out, in) of each layer
+        super().__init__(replicas, members, sum(o * (i + self.bias) for o, i in self.shapes))
+        self.kind, self.width, self.depth, self.power = kind, width, depth, power
+        self.scale = 1.0 if kind == "ntk" else width**-0.5
+        self.centered = kind != "standard"
+        c = 2.0 / math.prod(range(1, 2 * power, 2))  # c_s = 2 / (2s-1)!!
+        inner = math.sqrt(c / width)
+        self.gains = {
+            "standard": [1.0] * depth,
+            "zhou": [1.0] * (depth - 1) + [math.sqrt(width)],
+            "ntk": [1.0] + [inner] * (depth - 1),
+        }[kind]
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
+
+    def layers(self, theta: Tensor) -> list[Tensor]:
+        """Views of the weight matrices; a bias is the last column.    (B, p) -> (B, out, in + bias)"""
+        views, at = [], 0
+        for o, i in self.shapes:
+            views.append(theta[:, at : at + o * (i + self.bias)].view(-1, o, i + self.bias))
+            at += o * (i + self.bias)
+        return views
+
+    def draw(self, streams: Streams, phase: int) -> Tensor:
+        theta = streams.normal("init", phase, (self.size,), self.theta0.device)
+        for view, (o, i), last in zip(self.layers(theta), self.shapes, range(self.depth - 1, -1, -1), strict=True):
+            if self.kind == "standard":
+                view[..., :i] *= math.sqrt(2.0 / i)
+                view[..., i:] = 0.0
+            elif self.kind == "zhou" and last:  # blockdiag(W, W)
+                view *= math.sqrt(4.0 / self.width)
+                view[:, o // 2 :, i // 2 :] = view[:, : o // 2, : i // 2]
+                view[:, o // 2 :, : i // 2] = view[:, : o // 2, i // 2 :] = 0.0
+            elif self.kind == "zhou":  # (w, -w)
+                view *= math.sqrt(2.0 / self.width)
+                view[..., i // 2 :] = -view[..., : i // 2]
+        return theta
+
+    def evaluate(self, theta: Tensor, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Keeps max(0, z) of each hidden layer, and what went into each layer."""
+        kept = [x]
+        for layer, (view, (_, i), gain) in enumerate(zip(self.layers(theta), self.shapes, self.gains, strict=True), 1):
+            weight = view[..., :i].mT
+            z = torch.baddbmm(view[..., i].unsqueeze(1), x, weight) if self.bias else torch.bmm(x, weight)
+            z = z * gain if gain != 1.0 else z
+            if layer < self.depth:
+                rectified = z.relu_()
+                x = rectified if self.power == 1 else rectified**self.power
+                kept += [rectified, x]
+        return z.squeeze(-1), kept
+
+    def signals(self, theta: Tensor, kept: list[Tensor], signal: Tensor) -> list[Tensor]:
+        """What comes back to each layer's output before its gain.    (B, n) -> [(B, n, out)]"""
+        views = self.layers(theta)
+        back = signal.unsqueeze(-1) * self.gains[-1]
+        signals = [back]
+        for layer in range(self.depth - 1, 0, -1):
+            weight, rectified = views[layer][..., : self.shapes[layer][1]], kept[2 * layer - 1]
+            back = back * weight if weight.shape[1] == 1 else torch.bmm(back, weight)
+            if self.power == 1:
+                back = back * (rectified > 0)
+            else:
+                back = back * rectified ** (self.power - 1) * self.power
+            back = back * self.gains[layer - 1] if self.gains[layer - 1] != 1.0 else back
+            signals.insert(0, back)
+        return signals
+
+    def pullback(self, theta: Tensor, kept: list[Tensor], signal: Tensor) -> Tensor:
+        grad = torch.empty_like(theta)
+        views = self.layers(grad)
+        for view, (_, i), x, back in zip(views, self.shapes, kept[::2], self.signals(theta, kept, signal), strict=True):
+            view[..., :i] = torch.bmm(back.mT, x)
+            if self.bias:
+                view[..., i] = back.sum(1)
+        return grad
+
+    def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
+        theta = (self.theta if theta is None else theta)[:: self.members]
+        out, kept = self.evaluate(theta, self.prepare(x))
+        signals = self.signals(theta, kept, torch.ones_like(out))
+        pairs = [(self._with_one(a), d) for a, d in zip(kept[::2], signals, strict=True)]
+        return Gradient(pairs[-1:] if last_layer else pairs).scaled(self.scale)
+
+    def _with_one(self, a: Tensor) -> Tensor:
+        return torch.cat([a, torch.ones_like(a[..., :1])], -1) if self.bias else a
+
+
+class ModuleNetwork(Network):
+    """Any `nn.Module` from (n, d) to (n,) or (n, 1), through `torch.func`.
+
+    Args:
+        factory: makes the module; called once a replica with that replica's seed set. A module instead of a factory gives every
+            replica the same initial weights.
+    """
+
+    def __init__(self, factory: Callable[[], nn.Module] | nn.Module, replicas: int = 1, members: int = 1) -> None:
+        make = (lambda: deepcopy(factory)) if isinstance(factory, nn.Module) else factory
+        template = make().eval().requires_grad_(False)
+        self.names = [(name, p.shape, p.numel()) for name, p in template.named_parameters()]
+        if not self.names:
+            raise NblError(f"net={type(template).__name__} has no parameters to learn.")
+        super().__init__(replicas, members, sum(count for *_, count in self.names))
+        self.make = make
+        self.template = [template]  # in a list: its own weights are not state
+        self.width, self.depth = 1, 2
+
+    def _call(self, theta: Tensor, x: Tensor) -> Tensor:
+        """One network.    (p,), (n, d) -> (n,)"""
+        parameters = {
+            name: part.view(shape)
+            for (name, shape, _), part in zip(self.names, theta.split([n for *_, n in self.names]), strict=True)
+        }
+        out: Tensor = torch.func.functional_call(self.template[0], parameters, (x,))
+        return out.reshape(x.shape[0])
+
+    def draw(self, streams: Streams, phase: int) -> Tensor:
+        drawn = []
+        for seed in streams.seeds:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed + 1_000_003 * phase)
+                drawn.append(torch.cat([p.detach().flatten() for p in self.make().parameters()]))
+        return torch.stack(drawn)
+
+    def evaluate(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.vmap(self._call)(theta, x), x
+
+    def pullback(self, theta: Tensor, kept: Tensor, signal: Tensor) -> Tensor:
+        def one(th: Tensor, x: Tensor, s: Tensor) -> Tensor:
+            grad: Tensor = torch.func.grad(lambda p: (self._call(p, x) * s).sum())(th)
+            return grad
+
+        return torch.vmap(one)(theta, kept, signal)
+
+    def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
+        if last_layer:
+            raise NblError("last_layer=True needs one of the library's own networks (net.kind=...).")
+        theta = (self.theta if theta is None else theta)[:: self.members]
+        point = torch.func.grad(lambda th, row: self._call(th, row.unsqueeze(0)).squeeze(0))
+        return Gradient.explicit(torch.vmap(torch.vmap(point, (None, 0)))(theta, x))
+
+
+Net = dict[str, Any] | nn.Module | Callable[[], nn.Module] | None
+
+
+def build(net: Net, dim: int, replicas: int, members: int = 1) -> Network:
+    """`net={"kind": "standard", "width": 50}`, a module, or a function that makes one."""
+    if net is not None and not isinstance(net, dict):
+        if callable(net):
+            return ModuleNetwork(net, replicas, members)
+        net = dict(net)
+    options = net or {}
+    known = ("kind", "width", "depth", "power")
+    if unknown := sorted(set(options) - set(known)):
+        raise NblError(f"net has no option {', '.join(unknown)}; it has {', '.join(known)}.")
+    return MLP(dim, replicas, members, **options)

@@ -1,0 +1,64 @@
+"""A bandit run in one line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from nbl.envs.base import Environment
+from nbl.loop import BanditLoop
+from nbl.module import BanditModule
+from nbl.results import Recorder, Rounds
+from nbl.types import NblError
+
+
+def fit(
+    module: BanditModule,
+    environment: Environment,
+    horizon: int,
+    *,
+    callbacks: Sequence[L.Callback] = (),
+    resume: str | Path | None = None,
+    block: int = 1000,
+    **trainer: Any,
+) -> Rounds:
+    """Play `horizon` rounds and return them.
+
+        rounds = nbl.fit(NeuralUCB(dim=20, arms=4), ZhouH1(), horizon=500)
+        rounds.cumulative()                              # regret, (replicas, horizon)
+
+    Quiet by default: no logger, no progress bar, no checkpoints; any argument of `lightning.Trainer` changes that.
+
+    Args:
+        module: the algorithm.
+        environment: where rounds come from; the same dim and replicas.
+        horizon: T.
+        callbacks: any Lightning callbacks.
+        resume: a checkpoint to go on from.
+        block: rounds in a Lightning epoch.
+        **trainer: arguments of `lightning.Trainer`.
+    """
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        raise NblError(f"nbl.fit(horizon={horizon!r}): need a whole number of rounds, at least 1.")
+    recorder = next((c for c in callbacks if isinstance(c, Recorder)), None)
+    if recorder is None:
+        recorder = Recorder()
+        callbacks = [*callbacks, recorder]
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_checkpointing": False,
+        "enable_model_summary": False,
+        "accelerator": "cpu" if module.device.type == "cpu" else "auto",
+        "devices": 1,
+        "max_epochs": -1,
+    }
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    made = L.Trainer(max_steps=horizon, callbacks=list(callbacks), **{**quiet, **trainer})
+    made.fit_loop = BanditLoop(made, environment, block)
+    made.fit(module, ckpt_path=resume)
+    return recorder.rounds

@@ -1,0 +1,58 @@
+"""State that grows: buffers with room to spare, saved without it, and restored at whatever size they were saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class State(nn.Module):
+    """A module whose buffers may grow.
+
+    `growing` names the buffers with rows to spare and the axes that grow; `counters` names the plain numbers that travel with
+    them. The first counter, `n`, is how much of each growing axis is in use. Loading takes names and shapes from the checkpoint.
+    """
+
+    growing: dict[str, tuple[int, ...]] = {}
+    counters: tuple[str, ...] = ("n",)
+    n: int
+
+    def reserve(self, rows: int) -> None:
+        """Make room for `rows` more, at least doubling: a row appended costs O(1) copies on average."""
+        for name, axes in self.growing.items():
+            old: Tensor = getattr(self, name)
+            if old.shape[axes[0]] >= self.n + rows:
+                continue
+            shape = list(old.shape)
+            for axis in axes:
+                shape[axis] = max(16, self.n + rows, 2 * old.shape[axis])
+            new = old.new_zeros(shape)
+            new[tuple(slice(0, s) for s in old.shape)] = old
+            setattr(self, name, new)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.counters}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        for name in self.counters:
+            setattr(self, name, state[name])
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, axes in self.growing.items():
+            used = destination[prefix + name]
+            for axis in axes:
+                used = used.narrow(axis, 0, self.n)
+            destination[prefix + name] = used.clone(memory_format=torch.contiguous_format)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for key, value in state_dict.items():
+            name = key[len(prefix) :]
+            if key.startswith(prefix) and "." not in name and isinstance(value, Tensor) and name not in self._parameters:
+                now = self._buffers.get(name)
+                if now is None or now.shape != value.shape:
+                    device = now.device if now is not None else value.device
+                    self.register_buffer(name, torch.empty_like(value, device=device))
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,219 @@
+"""One run from a composed config: build, play, write, say where it is. `nbl.cli` reads the command line."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import signal
+import sys
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from omegaconf import DictConfig, OmegaConf
+
+from nbl import checkpoint, loggers, results
+from nbl.config import unknown
+from nbl.loop import BanditLoop
+from nbl.types import NblError
+
+_NOISE = (  # warnings of Lightning and its dependencies about things a bandit run does not have
+    r".*does not have many workers.*",
+    r".*directory .* exists and is not empty.*",
+    r".*isinstance\(treespec, LeafSpec\).*",
+    r".*You defined a `validation_step`.*",
+    r".*GPU available but not used.*",
+    r".*this fit will run with no optimizer.*",
+)
+
+
+def run(config: DictConfig, start: Path | None = None) -> int:
+    """Play the recipe and write what it leaves; returns the exit code. `start` is the checkpoint to resume from."""
+    hush()
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    out = Path(config.out) if config.out else _fresh(Path("runs") / config.recipe)
+    if start is None and (out / "config.yaml").exists():
+        raise NblError(f"out={out} already holds a run. Choose another folder, or continue that run: resume={out}")
+    config.out, config.id = str(out), config.get("id") or uuid.uuid4().hex[:8]
+
+    environment = build(config.env, "env", replicas=config.replicas, seed=config.seed)
+    module = build(
+        config.algorithm,
+        "algorithm",
+        dim=environment.dim,
+        arms=environment.arms,
+        fixed_arms=environment.fixed_arms,
+        replicas=config.replicas,
+        seed=config.seed,
+        horizon=config.horizon,
+    )
+    recorder = results.Recorder(config.log_every)
+    trainer = _trainer(config, recorder, out)
+    trainer.fit_loop = BanditLoop(trainer, environment)
+
+    out.mkdir(parents=True, exist_ok=True)
+    results.write_text(out / "config.yaml", OmegaConf.to_yaml(config))
+    trainer.loggers = loggers.start(trainer.loggers, _plain(config))
+    failure: NblError | None = None
+    with _stopping(trainer) as received:
+        try:
+            trainer.fit(module, ckpt_path=str(start) if start else None)
+        except SIGTERMException:
+            received.append(signal.SIGTERM)
+        except SystemExit:  # Lightning's answer to Ctrl-C
+            received.append(signal.SIGINT)
+        except NblError as error:
+            failure = error
+
+    rounds = recorder.rounds
+    about = {**config.choices, "recipe": config.recipe, "horizon": config.horizon, "replicas": config.replicas}
+    if rounds.played:
+        summary = results.write(out, rounds, recorder.rows, about)
+        sync = loggers.finish(trainer.loggers, summary, out / "regret.png")
+        report(summary, rounds.played, out, sync)
+    if failure is not None:
+        print(f"Error in round {rounds.played + 1} of {config.horizon}: {failure}", file=sys.stderr)
+        return 1
+    if received and rounds.played < config.horizon:
+        kept = any((out / checkpoint.FOLDER).glob("*.ckpt"))
+        how = f"Go on with: resume={out}" if kept else "No checkpoint was written yet: start anew."
+        print(f"Stopped by {signal.Signals(received[0]).name} after round {rounds.played} of {config.horizon}. {how}", file=sys.stderr)
+        return 128 + received[0]
+    return 0
+
+
+def build(config: DictConfig, key: str, **given: Any) -> Any:
+    """The object that `_target_` names. What its constructor refuses becomes one clear message."""
+    from hydra.errors import InstantiationException
+    from hydra.utils import get_object, instantiate
+
+    try:
+        return instantiate(config, _convert_="all", **given)
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, NblError):
+            raise NblError(f"{key}: {cause}") from error
+        if isinstance(cause, TypeError) and (name := _unexpected(cause)):
+            names = _arguments(get_object(config._target_)) - set(given)
+            raise NblError(f"{key}: {unknown(f'argument of {config._target_}', name, names)}") from error
+        if isinstance(cause, ValueError | TypeError | ImportError | MisconfigurationException):
+            raise NblError(f"{key}: {cause}") from error
+        raise NblError(f"{key}: {str(error).splitlines()[0]}") from error
+
+
+def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) -> None:
+    """The closing table, on a terminal or not."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{summary['recipe']}: {summary['algorithm']} on {summary['env']}", title_justify="left")
+    for name in ("", "mean", "sd", "95% interval"):
+        table.add_column(name, justify="right" if name else "left")
+    for name in ("regret", "reward"):
+        found = summary[name]
+        low, high = found["ci95"] or (None, None)
+        interval = f"{_number(low)} .. {_number(high)}" if low is not None else "-"
+        table.add_row(f"{name}, {played} rounds", _number(found["mean"]), _number(found["sd"]), interval)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    speed = summary["rounds_per_second"] or 0.0
+    console.print(
+        f"{summary['replicas']} replicas, {summary['wall_seconds']:.1f} s, {speed:.0f} rounds/s "
+        f"({summary['replica_rounds_per_second'] or 0:.0f} replica-rounds/s)",
+        highlight=False,
+    )
+    console.print(f"Results: {out}/ (summary.json, rounds.parquet, metrics.csv, regret.png)", highlight=False)
+    if sync:
+        console.print(f"W&B ran offline. To upload: {sync}", highlight=False)
+
+
+def hush() -> None:
+    """No advertising and no advice on dataloaders; real warnings pass."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in _NOISE:
+        warnings.filterwarnings("ignore", message=message)
+
+
+def _trainer(config: DictConfig, recorder: results.Recorder, out: Path) -> L.Trainer:
+    callbacks: list[Callback] = [recorder]
+    for name, part in config.callbacks.items():
+        if part is not None:
+            callbacks.append(build(part, f"callbacks.{name}"))
+    every = config.checkpoint.every if config.checkpoint.every is not None else max(1, config.horizon // 10)
+    if every:
+        callbacks.append(checkpoint.RoundCheckpoint(out / checkpoint.FOLDER, every, config.checkpoint.keep))
+    parts = {name: part for name, part in (config.logger or {}).items() if part is not None}
+    built = [build(part, f"logger.{name}", out=str(out), id=config.id) for name, part in parts.items()]
+    options: dict[str, Any] = {
+        "max_steps": config.horizon,
+        "max_epochs": -1,
+        "logger": [logger for logger in built if logger is not None],
+        "callbacks": callbacks,
+        "plugins": [checkpoint.AtomicCheckpointIO()],
+        "enable_checkpointing": bool(every),
+        "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
+        "default_root_dir": str(out),
+    }
+    return build(OmegaConf.create({"_target_": "lightning.Trainer"}), "trainer", **{**options, **_plain(config.trainer)})  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _stopping(trainer: L.Trainer) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM end the run after the round being played; a second Ctrl-C ends it now."""
+    received: list[int] = []
+
+    def stop(signum: int, frame: Any) -> None:
+        if received and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(signum)
+        trainer.should_stop = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _fresh(folder: Path) -> Path:
+    """A folder that is not there yet, named by the time."""
+    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    candidates = (folder / (name if n == 1 else f"{name}_{n}") for n in range(1, 10_000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _arguments(target: Any) -> set[str]:
+    """What the constructor takes, `**kwargs` that go on to a base class included."""
+    found = [inspect.signature(c.__init__) for c in getattr(target, "__mro__", ()) if c.__module__.split(".")[0] != "torch"]
+    named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    parts = [part for signature in found or [inspect.signature(target)] for part in signature.parameters.values()]
+    return {part.name for part in parts if part.kind in named} - {"self"}
+
+
+def _unexpected(error: TypeError) -> str | None:
+    before, _, name = str(error).partition("unexpected keyword argument ")
+    return name.strip("'\". ").split("'")[0] if name else None
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return dict(plain)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}" if abs(value) < 1e6 else f"{value:.3g}"
