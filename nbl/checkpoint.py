@@ -1,7 +1,7 @@
 """Checkpoints that survive: written whole or not at all, checked before they are used, and enough to rebuild a policy.
 
-    python scripts/train.py recipe=neural_ucb resume=last
-    policy = nbl.load("runs/neural_ucb/2026-01-31_12-00-00/checkpoints/round-2000.ckpt")
+python scripts/train.py recipe=neural_ucb resume=last
+policy = nbl.load("runs/neural_ucb/2026-01-31_12-00-00/checkpoints/round-2000.ckpt")
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ FOLDER = "checkpoints"
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target, flushes to disk, then renames: a kill at any moment leaves the old file or the new one."""
+    """Writes beside the target, flushes, then renames: a kill at any moment leaves the old file or the new one."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
@@ -93,7 +95,7 @@ def read(path: str | os.PathLike[str], map_location: Any = "cpu") -> dict[str, A
         raise NblError(f"No checkpoint at {file}. Runs keep theirs in <out>/{FOLDER}/round-*.ckpt.")
     if fault := damage(file):
         good = next((other for other in _newest(file.parent) if other != file and not damage(other)), None)
-        cure = f"Resume from the newest good one instead: resume={good}" if good else "No good one is beside it: start anew."
+        cure = f"The newest good one beside it: resume={good}" if good else "No good one is beside it: start anew."
         raise NblError(f"Checkpoint {file} ({file.stat().st_size} bytes) is damaged: {fault}. {cure}")
     checkpoint: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=True)
     return checkpoint
@@ -110,7 +112,7 @@ def damage(file: Path) -> str | None:
 
 
 def find(resume: str, root: str | os.PathLike[str] = "runs", recipe: str | None = None) -> Path:
-    """The checkpoint meant by `resume=`: a file, a run's folder, or `last` (the newest run of the recipe that has one)."""
+    """The checkpoint meant by `resume=`: a file, a run's folder, or `last`, the newest run of the recipe that has one."""
     if resume != "last":
         path = Path(resume)
         if path.is_file():
@@ -172,7 +174,6 @@ def _newest_good(run: Path) -> Path | None:
         fault = damage(file)
         if fault is None:
             return file
-        warnings.warn(
-            f"Checkpoint {file} ({file.stat().st_size} bytes) is damaged ({fault}): taking the one before it.", stacklevel=3
-        )
+        size = file.stat().st_size
+        warnings.warn(f"Checkpoint {file} ({size} bytes) is damaged ({fault}): taking the one before it.", stacklevel=3)
     return None

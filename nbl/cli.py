@@ -1,7 +1,7 @@
 """The command line: `python scripts/train.py`, and `nbl-train` once installed.
 
-Hydra composes the config and runs sweeps. This file adds what a newcomer needs: help that lists what there is, and errors
-of one screen. Only when there is something to play are torch and Lightning imported.
+Hydra composes the config and runs sweeps. This file adds what a newcomer needs: help that lists what there is, and
+errors of one screen. Only when there is something to play are torch and Lightning imported.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbl import config as configs
+from nbl.types import NblError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _sweep(overrides)
         return _hydra(arguments)
     except Exception as error:
-        ours = isinstance(error, configs.NblError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf")
+        ours = isinstance(error, NblError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf")
         if not ours or os.environ.get("NBL_TRACEBACK"):
             raise
         print(f"Error: {configs.short(error)}", file=sys.stderr)
@@ -88,7 +89,7 @@ def _resume(overrides: list[str], given: dict[str, str]) -> int:
         print(f"Warning: {warning.message}", file=sys.stderr)
     folder = start.resolve().parent.parent
     if not (folder / "config.yaml").is_file():
-        raise configs.NblError(f"resume={given['resume']}: {folder} has no config.yaml, so it is not the folder of a run.")
+        raise NblError(f"resume={given['resume']}: {folder} has no config.yaml, so it is not the folder of a run.")
     saved: Any = OmegaConf.load(folder / "config.yaml")
     config = configs.resumed(overrides, saved)
     config.out = given["out"].strip("'\"") if "out" in given else os.path.relpath(folder)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from nbl.types import NblError
 
 GROUPS = ("recipe", "env", "algorithm", "logger", "trainer")
-FREE = ("trainer", "logger", "checkpoint", "callbacks", "out", "resume", "threads", "recipe")  # may change on resuming
+FREE = ("trainer", "logger", "checkpoint", "callbacks")  # how a run is run: may change when it is resumed
 
 
 def folder() -> Path:
@@ -81,27 +81,27 @@ def finish(full: DictConfig) -> DictConfig:
 
 def resumed(overrides: Sequence[str], saved: DictConfig) -> DictConfig:
     """The config of the run that is continued. What changes the problem is refused; how it is run may change."""
-    given = parse(overrides)
-    if "recipe" not in given:
-        overrides = [f"recipe={saved.recipe}", *overrides]
-    elif given["recipe"] != saved.recipe:
-        raise NblError(f"recipe={given['recipe']}: the run to resume is of recipe {saved.recipe}.")
-    fresh = compose(overrides)
-    for key in given:
-        top = key.lstrip("+~").split(".")[0]
-        if top in FREE:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    merged = saved.copy()
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key, now = override.key_or_group, override.value()
+        top = key.split(".")[0]
+        before = OmegaConf.select(saved, f"choices.{key}" if key in GROUPS[1:] else key)
+        if key in ("out", "resume") or before == now:
             continue
-        name = f"choices.{key}" if key in GROUPS else key.lstrip("+~")
-        before, now = OmegaConf.select(saved, name), OmegaConf.select(fresh, name)
-        if before != now:
+        if key in ("logger", "trainer"):
+            merged[key] = compose([f"recipe={saved.recipe}", f"{key}={now}"])[key]
+            merged.choices[key] = now
+        elif (top in FREE and "." in key) or key == "threads":
+            if OmegaConf.select(saved, key.rpartition(".")[0] or key, default=()) == () and not override.is_add():
+                raise NblError(unknown("key", key, flatten(OmegaConf.to_container(saved))))
+            OmegaConf.update(merged, key, None if override.is_delete() else now, merge=False, force_add=True)
+        else:
             raise NblError(
-                f"{key}={given[key]}: the run to resume has {key}={before}. A run that is resumed keeps its problem; "
+                f"{key}={now}: the run to resume has {key}={before}. A run that is resumed keeps its problem: "
                 "drop this override, or start a new run without resume=."
             )
-    merged = saved.copy()
-    for top in ("trainer", "logger", "checkpoint", "callbacks", "threads"):
-        if any(key.lstrip("+~").split(".")[0] == top for key in given):
-            merged[top] = fresh[top]
     return merged
 
 

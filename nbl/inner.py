@@ -84,11 +84,11 @@ class Fit(nn.Module):
         """Train on the data of t observations; `who` (R,) masks the replicas that train."""
         everyone = torch.arange(net.replicas, device=net.theta.device)
         replicas = everyone if who is None else everyone[who]
+        if not len(replicas):
+            return
         n = data.inputs.shape[1]
         size = n * (data.inputs.shape[2] + 3 * net.width * (net.depth - 1)) * net.members
         trained = [self._train(net, data, t, chunk) for chunk in replicas.split(max(1, CHUNK // max(size, 1)))]
-        if not trained:
-            return
         theta, moments, last = (torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True))
         if not bool(theta.isfinite().all()):
             bad = replicas[~theta.isfinite().view(len(replicas), -1).all(1)].tolist()

@@ -1,4 +1,4 @@
-"""Where curves go besides `metrics.csv`: Weights & Biases, and Lightning's CSV logger. Chosen with `logger=wandb|csv|none`."""
+"""Where curves go besides `metrics.csv`: Weights & Biases, or Lightning's CSV logger. Chosen with `logger=NAME`."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ def wandb(out: str, id: str, project: str = "nbl", name: str | None = None, mode
         import wandb as package
         from lightning.pytorch.loggers import WandbLogger
     except ImportError as error:
-        warnings.warn(f"W&B is not installed ({error}): not logging to it. Say logger=csv to choose that.", stacklevel=2)
+        warnings.warn(f"No W&B here ({error}): going on without it. Say logger=csv to choose that.", stacklevel=2)
         return None
     settings = package.Settings(silent=True, console="off", init_timeout=30)
     return WandbLogger(save_dir=out, id=id, project=project, name=name, mode=mode, settings=settings)
 
 
 def start(loggers: list[Logger], config: dict[str, Any]) -> list[Logger]:
-    """Start each logger and give it the config. One that cannot start is left out with a warning: a run never waits for it."""
+    """Start each logger and give it the config. One that cannot start is left out with a warning: the run goes on."""
     started = []
     for logger in loggers:
         try:
             logger.log_hyperparams(config)
             started.append(logger)
         except Exception as error:
-            first = (str(error).splitlines() or [""])[0]
-            warnings.warn(f"{type(logger).__name__} did not start ({type(error).__name__}: {first}): going on without it.", stacklevel=2)
+            why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            warnings.warn(f"{type(logger).__name__} did not start ({why}): going on without it.", stacklevel=2)
     return started
 
 
 def finish(loggers: list[Logger], summary: dict[str, Any], picture: Path) -> str | None:
-    """Hand over the summary and the plot, and close. Returns a line on how to sync, where there is something to sync."""
+    """Hand over the summary and the plot, and close. Returns how to sync, where there is something to sync."""
     line = None
     for logger in loggers:
         if type(logger).__name__ != "WandbLogger":
@@ -75,7 +75,7 @@ def finish(loggers: list[Logger], summary: dict[str, Any], picture: Path) -> str
                 line = f"wandb sync {_shown(Path(run.dir).parent)}"
             run.finish()
         except Exception as error:
-            warnings.warn(f"W&B did not take the results ({type(error).__name__}: {error}); the files are complete.", stacklevel=2)
+            warnings.warn(f"W&B did not take the results ({error}); the files are complete.", stacklevel=2)
     return line
 
 

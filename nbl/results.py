@@ -42,7 +42,7 @@ _CURVES = {
 
 @dataclass
 class Rounds:
-    """Every round of a run. Tensors are (R, T); `extra` has what the algorithm added (`width`, `mean`, `member`, ...)."""
+    """Every round of a run. Tensors are (R, T); `extra` has what the algorithm added (`width`, `mean`, `member`)."""
 
     seeds: tuple[int, ...]
     arm: Tensor
@@ -95,7 +95,7 @@ class Recorder(L.Callback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self.log_every is None:
             self.log_every = max(1, trainer.max_steps // 100)
-        trainer.log_every_n_steps = self.log_every  # so that loggers receive what is logged, when it is logged
+        cast(Any, trainer).log_every_n_steps = self.log_every  # so that loggers receive what is logged, when it is
         self.seeds = tuple(cast(Any, pl_module).seeds)
         self._metrics = {
             "regret": CumulativeRegret(len(self.seeds)),
@@ -224,9 +224,9 @@ def write(
     summary = _without_nan(summary)
     table = rounds.table()
     title = f"{about['algorithm']} on {about['env']}"
-    _atomic(folder / "summary.json", lambda path: path.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n"))
+    write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     _atomic(folder / "rounds.parquet", lambda path: pq.write_table(table, path))
-    _atomic(folder / "metrics.csv", lambda path: path.write_text(_csv(rows)))
+    write_text(folder / "metrics.csv", _csv(rows))
     _atomic(folder / "regret.png", lambda path: path.write_bytes(regret_curve(rounds.cumulative(), title)))
     return summary
 
@@ -248,7 +248,7 @@ def versions() -> dict[str, str]:
 
 def peak_memory_mb() -> float | None:
     """The most memory this process has held, in MB (on a GPU: the device's)."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated() / 1e6
     try:
         import resource

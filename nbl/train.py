@@ -17,8 +17,9 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, ProgressBar
-from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
 from nbl import checkpoint, loggers, results
@@ -87,7 +88,8 @@ def run(config: DictConfig, start: Path | None = None) -> int:
     if received and rounds.played < config.horizon:
         kept = any((out / checkpoint.FOLDER).glob("*.ckpt"))
         how = f"Go on with: resume={out}" if kept else "No checkpoint was written yet: start anew."
-        print(f"Stopped by {signal.Signals(received[0]).name} after round {rounds.played} of {config.horizon}. {how}", file=sys.stderr)
+        who = signal.Signals(received[0]).name
+        print(f"Stopped by {who} after round {rounds.played} of {config.horizon}. {how}", file=sys.stderr)
         return 128 + received[0]
     return 0
 
@@ -165,7 +167,10 @@ def _trainer(config: DictConfig, recorder: results.Recorder, out: Path) -> L.Tra
         "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
         "default_root_dir": str(out),
     }
-    return build(OmegaConf.create({"_target_": "lightning.Trainer"}), "trainer", **{**options, **_plain(config.trainer)})  # type: ignore[no-any-return]
+    chosen = _plain(config.trainer)
+    target = OmegaConf.create({"_target_": "lightning.Trainer", **chosen})
+    trainer: L.Trainer = build(target, "trainer", **{k: v for k, v in options.items() if k not in chosen})
+    return trainer
 
 
 @contextmanager
@@ -199,14 +204,15 @@ def _fresh(folder: Path) -> Path:
 
 def _arguments(target: Any) -> set[str]:
     """What the constructor takes, `**kwargs` that go on to a base class included."""
-    found = [inspect.signature(c.__init__) for c in getattr(target, "__mro__", ()) if c.__module__.split(".")[0] != "torch"]
+    ours = [c for c in getattr(target, "__mro__", ()) if c.__module__.split(".")[0] not in ("torch", "builtins")]
+    found = [inspect.signature(c.__init__) for c in ours]
     named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     parts = [part for signature in found or [inspect.signature(target)] for part in signature.parameters.values()]
     return {part.name for part in parts if part.kind in named} - {"self"}
 
 
 def _unexpected(error: TypeError) -> str | None:
-    before, _, name = str(error).partition("unexpected keyword argument ")
+    name = str(error).partition("unexpected keyword argument ")[2]
     return name.strip("'\". ").split("'")[0] if name else None
 
 

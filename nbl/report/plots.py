@@ -22,7 +22,6 @@ def regret_curve(cumulative: Tensor, title: str, first: int = 1) -> bytes:
     at = torch.linspace(0, max(0, rounds - 1), min(rounds, _POINTS)).round().long()
     curves, x = cumulative[:, at].double(), (at + first).numpy()
     mean = curves.mean(0)
-    half = curves.std(0) * stdtrit(replicas - 1, 0.975) / math.sqrt(replicas) if replicas > 1 else torch.zeros_like(mean)
 
     figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
@@ -30,7 +29,9 @@ def regret_curve(cumulative: Tensor, title: str, first: int = 1) -> bytes:
     if 1 < replicas <= _LINES:
         axes.plot(x, curves.T.numpy(), color="tab:blue", linewidth=0.6, alpha=0.35)
     if replicas > 1:
-        axes.fill_between(x, (mean - half).numpy(), (mean + half).numpy(), alpha=0.25, linewidth=0, label="95% interval")
+        half = curves.std(0) * stdtrit(replicas - 1, 0.975) / math.sqrt(replicas)
+        low, high = (mean - half).numpy(), (mean + half).numpy()
+        axes.fill_between(x, low, high, alpha=0.25, linewidth=0, label="95% interval")
     axes.plot(x, mean.numpy(), color="tab:blue", linewidth=1.8, label=f"mean of {replicas}" if replicas > 1 else None)
     axes.set(xlabel="round", ylabel="cumulative regret", title=title)
     axes.grid(alpha=0.3)

@@ -1,0 +1,53 @@
+# `make` lists the targets. Everything runs in .venv, which `make setup` makes once and renews when a pin changes.
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check smoke lint format wheel clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## make .venv with everything, at the pinned versions
+
+$(READY): pyproject.toml callbacks/pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install torch==2.13.0
+	$(BIN)/python -m pip install -c constraints.txt -e ./callbacks -e '.[dev]'
+	touch $@
+
+train: setup  ## run the main job; ARGS="horizon=10000 replicas=50" changes it
+	$(BIN)/python scripts/train.py recipe=neural_es $(ARGS)
+
+test: lint  ## lint, types and the whole test suite; this is what CI runs
+	$(PYTEST)
+
+check: lint  ## lint, types and the fast tests
+	$(PYTEST) -m "not slow and not data"
+
+smoke: setup  ## play every recipe for ten rounds
+	@set -e; out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
+	for file in recipes/recipe/*.yaml; do \
+		recipe=$$(basename $$file .yaml); echo "== $$recipe"; \
+		OMP_NUM_THREADS=1 $(BIN)/python scripts/train.py recipe=$$recipe horizon=10 replicas=2 logger=csv out=$$out/$$recipe; \
+	done
+
+lint: setup  ## ruff and mypy, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: setup  ## build both wheels into dist/
+	$(BIN)/python -m build --wheel --outdir dist .
+	$(BIN)/python -m build --wheel --outdir dist callbacks
+
+clean:  ## remove caches and builds; .venv and runs/ stay
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find nbl callbacks scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
