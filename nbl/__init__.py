@@ -1,10 +1,10 @@
 """Neural contextual bandits on PyTorch Lightning.
 
-    import nbl
-    from nbl.algorithms import NeuralUCB
-    from nbl.envs import ZhouH1
+import nbl
+from nbl.algorithms import NeuralUCB
+from nbl.envs import ZhouH1
 
-    rounds = nbl.fit(NeuralUCB(dim=20, arms=4, replicas=5), ZhouH1(replicas=5), horizon=500)
+rounds = nbl.fit(NeuralUCB(dim=20, arms=4, replicas=5), ZhouH1(replicas=5), horizon=500)
 """
 
 from __future__ import annotations

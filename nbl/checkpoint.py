@@ -84,7 +84,7 @@ class RoundCheckpoint(Checkpoint):
         self._saved = trainer.global_step
         trainer.save_checkpoint(self.folder / f"round-{self._saved:07d}.ckpt")
         if trainer.is_global_zero:
-            for old in _newest(self.folder)[self.keep :]:
+            for old in [*_newest(self.folder)[self.keep :], *self.folder.glob(".*.part")]:  # parts: of a killed write
                 old.unlink(missing_ok=True)
 
 
@@ -112,7 +112,7 @@ def damage(file: Path) -> str | None:
 
 
 def find(resume: str, root: str | os.PathLike[str] = "runs", recipe: str | None = None) -> Path:
-    """The checkpoint meant by `resume=`: a file, a run's folder, or `last`, the newest run of the recipe that has one."""
+    """The checkpoint meant by `resume=`: a file, a run's folder, or `last`, the recipe's newest run that has one."""
     if resume != "last":
         path = Path(resume)
         if path.is_file():

@@ -105,6 +105,8 @@ def _sweep(overrides: list[str]) -> int:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     given = configs.parse(overrides)
+    if "resume" in given:
+        raise NblError("resume= goes on with one run, a sweep starts many: resume each job by its folder, without -m.")
     parsed = OverridesParser.create().parse_overrides(overrides)
     swept = {o.get_key_element() for o in parsed if o.is_sweep_override()}
     task = [o for o in parsed if not o.is_hydra_override()]
@@ -140,16 +142,18 @@ def _hydra(arguments: list[str]) -> int:
 
 
 def _job(config: DictConfig) -> None:
-    """One job of a sweep."""
+    """One job of a sweep, or a run that was given a flag of Hydra's."""
     from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf, open_dict
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
 
-    full = OmegaConf.create({**config, "hydra": {"runtime": {"choices": HydraConfig.get().runtime.choices}}})
-    with open_dict(full):
-        full.out = os.path.relpath(HydraConfig.get().runtime.output_dir)
+    hydra = HydraConfig.get()
+    full = OmegaConf.create({**config, "hydra": {"runtime": {"choices": hydra.runtime.choices}}})
+    if hydra.mode == RunMode.MULTIRUN:
+        full.out = os.path.relpath(hydra.runtime.output_dir)
     from nbl.train import run
 
-    print(f"[{HydraConfig.get().job.num}] {' '.join(HydraConfig.get().overrides.task)}", flush=True)
+    print(" ".join(hydra.overrides.task), flush=True)
     if run(configs.finish(full)) >= 128:
         raise KeyboardInterrupt
 

@@ -89,7 +89,9 @@ class Fit(nn.Module):
         n = data.inputs.shape[1]
         size = n * (data.inputs.shape[2] + 3 * net.width * (net.depth - 1)) * net.members
         trained = [self._train(net, data, t, chunk) for chunk in replicas.split(max(1, CHUNK // max(size, 1)))]
-        theta, moments, last = (torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True))
+        theta, moments, last = (
+            torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
+        )
         if not bool(theta.isfinite().all()):
             bad = replicas[~theta.isfinite().view(len(replicas), -1).all(1)].tolist()
             raise FitError(

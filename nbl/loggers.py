@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import netrc
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +41,7 @@ def wandb(out: str, id: str, project: str = "nbl", name: str | None = None, mode
         raise NblError(f"logger.wandb.mode={mode}: need online, offline, disabled or auto.")
     if mode == "disabled":
         return None
+    os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is first imported
     try:
         import wandb as package
         from lightning.pytorch.loggers import WandbLogger
@@ -45,19 +49,24 @@ def wandb(out: str, id: str, project: str = "nbl", name: str | None = None, mode
         warnings.warn(f"No W&B here ({error}): going on without it. Say logger=csv to choose that.", stacklevel=2)
         return None
     settings = package.Settings(silent=True, console="off", init_timeout=30)
-    return WandbLogger(save_dir=out, id=id, project=project, name=name, mode=mode, settings=settings)
+    folder = Path(out).resolve()  # wandb writes from a process of its own, whose working folder is not ours
+    return WandbLogger(save_dir=folder, id=id, project=project, name=name, mode=mode, settings=settings)
 
 
 def start(loggers: list[Logger], config: dict[str, Any]) -> list[Logger]:
     """Start each logger and give it the config. One that cannot start is left out with a warning: the run goes on."""
-    started = []
+    started, said = [], io.StringIO()
     for logger in loggers:
         try:
-            logger.log_hyperparams(config)
+            with contextlib.redirect_stderr(said):
+                logger.log_hyperparams(config)
             started.append(logger)
         except Exception as error:
             why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             warnings.warn(f"{type(logger).__name__} did not start ({why}): going on without it.", stacklevel=2)
+    for line in said.getvalue().splitlines(keepends=True):
+        if "anonymous setting has no effect" not in line:  # Lightning passes it, and wandb complains
+            sys.stderr.write(line)
     return started
 
 

@@ -117,7 +117,9 @@ class BanditLoop(_FitLoop):
                     f"{getattr(environment, name)}: build both with the same."
                 )
         if module.fixed_arms and not environment.fixed_arms:
-            raise NblError(f"{type(module).__name__}(fixed_arms=True), but the arms of {type(environment).__name__} change.")
+            raise NblError(
+                f"{type(module).__name__}(fixed_arms=True), but the arms of {type(environment).__name__} change."
+            )
 
     def _settle(self) -> None:
         """Checkpoints are written in `on_train_batch_end`, after `processed` and before `completed`: level the counters."""

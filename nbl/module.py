@@ -196,7 +196,9 @@ class BanditModule(L.LightningModule):
                 f"or (arms, {self.dim}) for the same arms in every replica."
             )
         if x.shape[-2] == 0 or x.shape[0] == 0:
-            raise NblError(f"{verb}: contexts have shape {tuple(x.shape)}: there must be at least one arm to choose from.")
+            raise NblError(
+                f"{verb}: contexts have shape {tuple(x.shape)}: there must be at least one arm to choose from."
+            )
         if self.fixed_arms and x.shape[-2] != self.arms:
             raise NblError(f"{verb}: {x.shape[-2]} arms, but this policy was built for {self.arms} fixed ones.")
         if x.ndim == 2:
@@ -206,7 +208,9 @@ class BanditModule(L.LightningModule):
         elif x.shape[0] == self.replicas:
             x = x.unsqueeze(1)
         else:
-            raise NblError(f"{verb}: {x.shape[0]} sets of arms for {self.replicas} replicas; give one each, or one for all.")
+            raise NblError(
+                f"{verb}: {x.shape[0]} sets of arms for {self.replicas} replicas; give one each, or one for all."
+            )
         if x.device.type == "cpu" and not bool(x.isfinite().all()):
             r, q, k, d = (~x.isfinite()).nonzero()[0].tolist()
             raise NblError(
@@ -236,7 +240,9 @@ class BanditModule(L.LightningModule):
         if row.numel() == 1 and (fill or shape.numel() == 1):
             return row.reshape(1, 1).expand(shape)
         if row.ndim != 1 or row.shape[0] != shape.numel():
-            raise NblError(f"observe: {name} has shape {tuple(row.shape)}; need ({shape.numel()},), one for each decision.")
+            raise NblError(
+                f"observe: {name} has shape {tuple(row.shape)}; need ({shape.numel()},), one for each decision."
+            )
         return row.view(shape)
 
     def _check(self, arms: Tensor, reward: Tensor, weight: Tensor, K: int) -> None:
@@ -244,7 +250,9 @@ class BanditModule(L.LightningModule):
             raise NblError(f"observe: arm {int(arms[(arms < 0) | (arms >= K)][0])} is not one of 0 to {K - 1}.")
         if not bool(reward.isfinite().all()):
             r = int((~reward.isfinite()).nonzero()[0, 0])
-            raise NblError(f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first.")
+            raise NblError(
+                f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."
+            )
         if not bool(((weight >= 0) & weight.isfinite()).all()):
             raise NblError(f"observe: weight is {float(weight.min())}; need finite numbers, 0 or more.")
 

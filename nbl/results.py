@@ -94,7 +94,7 @@ class Recorder(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self.log_every is None:
-            self.log_every = max(1, trainer.max_steps // 100)
+            self.log_every = max(1, trainer.max_steps // 100) if trainer.max_steps > 0 else 100
         cast(Any, trainer).log_every_n_steps = self.log_every  # so that loggers receive what is logged, when it is
         self.seeds = tuple(cast(Any, pl_module).seeds)
         self._metrics = {
@@ -168,7 +168,9 @@ class Recorder(L.Callback):
                 self._columns[name] = [missing[:, None].expand(replicas, self._kept)] if self._kept else []
             values = [row.get(name) for row in self._pending]
             like = next((v for v in values if v is not None), missing)
-            stacked = torch.stack([missing.to(like.device) if v is None else v for v in values], dim=1)
+            stacked = torch.stack([missing.to(like.device) if v is None else v for v in values], dim=1).detach()
+            if stacked.dtype in (torch.float16, torch.bfloat16):  # tables have no such numbers
+                stacked = stacked.float()
             self._columns[name].append(stacked.cpu())
             if name in self._metrics and all(v is not None for v in values):
                 self._metrics[name].update(stacked)
@@ -184,8 +186,9 @@ class Recorder(L.Callback):
             self._metrics["simple"].update(environment.regret(greedy))
         row: dict[str, float] = {"round": played.t}
         for name, key in _CURVES.items():
-            if self._metrics[name].update_called:
-                row[key] = self._metrics[name].compute()["mean"]
+            mean = self._metrics[name].compute()["mean"] if self._metrics[name].update_called else math.nan
+            if math.isfinite(mean):  # outside simulations there is no regret
+                row[key] = mean
         if "regret/cumulative" in row and len(self.seeds) > 1:
             row["regret/cumulative_sd"] = self._metrics["regret"].compute()["sd"]
         if "width" in self._columns:
@@ -261,18 +264,17 @@ def _row(played: Round) -> dict[str, Tensor]:
     """What is kept of a round. No value is looked at here: that would wait for the device."""
     decision, feedback = played.decision, played.feedback
     assert decision is not None and feedback is not None
-    arms = decision.arms if played.arms is None else played.arms
+    arms, reward, regret = decision.arms, feedback.reward, feedback.regret
     first = arms if arms.ndim == 1 else arms[:, 0]
-    row = {"arm": first.detach(), "reward": feedback.reward.detach()}
-    row["regret"] = torch.full_like(row["reward"], math.nan) if feedback.regret is None else feedback.regret.detach()
+    row = {"arm": first, "reward": reward, "regret": torch.full_like(reward, math.nan) if regret is None else regret}
     if arms.ndim == 2:
-        row["arm_2"] = arms[:, 1].detach()
+        row["arm_2"] = arms[:, 1]
     if feedback.optimal is not None:
-        row["optimal"] = feedback.optimal.detach()
-    for name, values in {"mean": decision.means, "width": decision.widths}.items():
+        row["optimal"] = feedback.optimal
+    for name, values in (("mean", decision.means), ("width", decision.widths)):
         if values is not None:
-            row[name] = values.detach().gather(1, first[:, None]).squeeze(1)
-    return row | {name: value.detach() for name, value in decision.extra.items()}
+            row[name] = values.gather(1, first.unsqueeze(1)).squeeze(1)
+    return row | decision.extra
 
 
 def _describe(totals: Tensor) -> dict[str, Any]:

@@ -53,7 +53,9 @@ class Schedule(State):
         before, self.seen = self.seen, n
         if self.growth is not None:
             if logdet is None:
-                raise NblError("retrain.logdet needs an algorithm with a confidence matrix; use retrain.every or retrain.factor.")
+                raise NblError(
+                    "retrain.logdet needs an algorithm with a confidence matrix; use retrain.every or retrain.factor."
+                )
             grown = logdet - self.mark >= math.log(self.growth)
             self.mark.copy_(torch.where(grown, logdet, self.mark))
             return grown

@@ -50,7 +50,12 @@ class State(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for key, value in state_dict.items():
             name = key[len(prefix) :]
-            if key.startswith(prefix) and "." not in name and isinstance(value, Tensor) and name not in self._parameters:
+            if (
+                key.startswith(prefix)
+                and "." not in name
+                and isinstance(value, Tensor)
+                and name not in self._parameters
+            ):
                 now = self._buffers.get(name)
                 if now is None or now.shape != value.shape:
                     device = now.device if now is not None else value.device

@@ -34,6 +34,7 @@ _NOISE = (  # warnings of Lightning and its dependencies about things a bandit r
     r".*You defined a `validation_step`.*",
     r".*GPU available but not used.*",
     r".*this fit will run with no optimizer.*",
+    r"(?s).*Using ModelCheckpoint with manual optimization.*",
 )
 
 
@@ -82,6 +83,8 @@ def run(config: DictConfig, start: Path | None = None) -> int:
         summary = results.write(out, rounds, recorder.rows, about)
         sync = loggers.finish(trainer.loggers, summary, out / "regret.png")
         report(summary, rounds.played, out, sync)
+    else:
+        print(f"No round was played: there is nothing to write to {out}.", file=sys.stderr)
     if failure is not None:
         print(f"Error in round {rounds.played + 1} of {config.horizon}: {failure}", file=sys.stderr)
         return 1
@@ -130,7 +133,7 @@ def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) ->
     console.print(table)
     speed = summary["rounds_per_second"] or 0.0
     console.print(
-        f"{summary['replicas']} replicas, {summary['wall_seconds']:.1f} s, {speed:.0f} rounds/s "
+        f"{summary['replicas']} in parallel, {summary['wall_seconds']:.1f} s, {speed:.0f} rounds/s "
         f"({summary['replica_rounds_per_second'] or 0:.0f} replica-rounds/s)",
         highlight=False,
     )

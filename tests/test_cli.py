@@ -40,6 +40,12 @@ def test_every_environment_file_builds_and_plays(env):
     assert main(["recipe=lin_ucb", f"env={env}", *QUICK]) == 0
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_precision_is_the_trainers(precision):
+    assert main(["recipe=neural_ucb", f"trainer.precision={precision}", *QUICK]) == 0
+    assert Path("a/rounds.parquet").exists()
+
+
 def test_a_run_leaves_its_files(capsys):
     line = "recipe=neural_es horizon=20 replicas=3 seed=5 env=quadratic logger=csv out=a algorithm.nu=0.3"
     assert main(line.split()) == 0

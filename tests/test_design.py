@@ -34,7 +34,11 @@ def vectors(n, seed=0, replicas=R, size=P):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_exact_forms_equal_the_definition(make, weighted):
     design, g, probe = make(R, P, LAM), vectors(20), vectors(5, 1)
-    w = torch.rand(R, 20, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 3 if weighted else torch.ones(R, 20)
+    w = (
+        torch.rand(R, 20, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 3
+        if weighted
+        else torch.ones(R, 20)
+    )
     design.update(Gradient.explicit(g), w)
     U = LAM * torch.eye(P, dtype=torch.float64) + torch.einsum("rn,rni,rnj->rij", w.double(), g, g)
     expected = torch.einsum("rni,rij,rnj->rn", probe, torch.linalg.inv(U), probe).sqrt()
@@ -101,7 +105,9 @@ def test_a_direction_never_pulled_keeps_its_width(design):
         g = vectors(1, t)
         g[..., -1] = 0.0
         design.update(Gradient.explicit(g))
-    torch.testing.assert_close(design.width(Gradient.explicit(probe)), torch.full((R, 1), LAM**-0.5, dtype=torch.float64))
+    torch.testing.assert_close(
+        design.width(Gradient.explicit(probe)), torch.full((R, 1), LAM**-0.5, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "full", "dual", "auto"])

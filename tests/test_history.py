@@ -15,7 +15,11 @@ R, K, D, M = 2, 4, 3, 2
 def rounds(n, seed=0):
     g = torch.Generator().manual_seed(seed)
     arms = torch.randint(0, K - 1, (n, R, 1), generator=g)  # the last arm is never played
-    return arms, torch.randn(n, R, M, 1, generator=g, dtype=torch.float64), torch.rand(n, R, 1, generator=g, dtype=torch.float64)
+    return (
+        arms,
+        torch.randn(n, R, M, 1, generator=g, dtype=torch.float64),
+        torch.rand(n, R, 1, generator=g, dtype=torch.float64),
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["gd", "momentum", "adam"])

@@ -40,7 +40,10 @@ def only(d, r):
 @pytest.mark.parametrize("kind", ["standard", "zhou"])
 def test_stacked_training_equals_separate_training(optimizer, kind):
     """R x M networks trained as one stack, over several retrainings, are what R separate runs give."""
-    together, options = network([0, 1, 2], 2, kind), {"optimizer": optimizer, "lr": 0.002, "steps": 7, "towards": "start"}
+    together, options = (
+        network([0, 1, 2], 2, kind),
+        {"optimizer": optimizer, "lr": 0.002, "steps": 7, "towards": "start"},
+    )
     fit, d = build(options, together, 1.0).double(), [data(3, n, 2) for n in (10, 20)]
     alone = [network([r], 2, kind) for r in range(3)]
     fits = [build(options, net, 1.0).double() for net in alone]
@@ -129,7 +132,9 @@ def test_theory_rate_descends_where_the_printed_rate_diverges():
         d = data(1, n)
         x = torch.nn.functional.normalize(d.inputs, dim=-1)
         d = Data(x, x[..., 0].unsqueeze(1), torch.ones_like(d.weights), d.rest)
-        fit = build({"optimizer": "gd", "lr": "theory", "scale": "sum", "towards": "start", "steps": 100}, net, 1.0).double()
+        fit = build(
+            {"optimizer": "gd", "lr": "theory", "scale": "sum", "towards": "start", "steps": 100}, net, 1.0
+        ).double()
         assert fit.rate(net, n) == pytest.approx(1 / (8 * 1.0 + 8 * 2 * n))
         fit(net, d, n)
         assert fit.last.item() < 0.5 * d.targets.square().mean().item() * 0.9
@@ -177,7 +182,9 @@ def test_determinant_schedule_is_each_replicas_own():
         schedule.due(4, None)
 
 
-@pytest.mark.parametrize("options", [{"every": 0}, {"factor": 1.0}, {"logdet": 0.5}, {"factor": 2, "logdet": 2}, {"evry": 1}])
+@pytest.mark.parametrize(
+    "options", [{"every": 0}, {"factor": 1.0}, {"logdet": 0.5}, {"factor": 2, "logdet": 2}, {"evry": 1}]
+)
 def test_bad_schedules(options):
     with pytest.raises(NblError, match="retrain"):
         build_schedule(options, 1)

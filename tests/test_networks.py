@@ -8,7 +8,15 @@ from nbl.networks import MLP, ModuleNetwork, build
 from nbl.rng import Streams
 from nbl.types import NblError
 
-SHAPES = [("standard", 2, 1), ("standard", 3, 2), ("zhou", 2, 1), ("zhou", 3, 1), ("ntk", 2, 1), ("ntk", 3, 2), ("ntk", 4, 3)]
+SHAPES = [
+    ("standard", 2, 1),
+    ("standard", 3, 2),
+    ("zhou", 2, 1),
+    ("zhou", 3, 1),
+    ("ntk", 2, 1),
+    ("ntk", 3, 2),
+    ("ntk", 4, 3),
+]
 
 
 def made(kind="standard", depth=2, power=1, replicas=3, members=1, width=8, dim=5, moved=True):
@@ -54,7 +62,9 @@ def test_closed_form_gradients_equal_autograd(kind, depth, power):
     dense = net.features(x).dense() / net.scale
     for r in range(3):
         theta = net.theta[r].detach().clone().requires_grad_()
-        rows = torch.stack([torch.autograd.grad(out, theta, retain_graph=True)[0] for out in written_out(net, theta, x[r])])
+        rows = torch.stack(
+            [torch.autograd.grad(out, theta, retain_graph=True)[0] for out in written_out(net, theta, x[r])]
+        )
         torch.testing.assert_close(dense[r], rows)
         torch.testing.assert_close(pulled[r], signal[r] @ rows)
 

@@ -1,13 +1,13 @@
 """Linear bandits: LinUCB, LinTS and Lin-ES. Ridge regression in closed form, kept up to date round by round.
 
-    LinUCB   Li et al. 2010, Chu et al. 2011, Abbasi-Yadkori et al. 2011: x.theta + nu sqrt(x^T A^-1 x)
-    LinTS    Agrawal and Goyal 2013: theta ~ N(theta_hat, nu^2 A^-1), one draw a round
-    Lin-ES   Lu and Van Roy 2017; arXiv:2510.10730: M ridge estimates on perturbed rewards, one drawn a round
+LinUCB   Li et al. 2010, Chu et al. 2011, Abbasi-Yadkori et al. 2011: x.theta + nu sqrt(x^T A^-1 x)
+LinTS    Agrawal and Goyal 2013: theta ~ N(theta_hat, nu^2 A^-1), one draw a round
+Lin-ES   Lu and Van Roy 2017; arXiv:2510.10730: M ridge estimates on perturbed rewards, one drawn a round
 
-    paper      here            meaning
-    A, V       self.design     lam I + sum x x^T
-    b          self.moment     sum r x (one a member)
-    theta_hat  self.theta      A^-1 b
+paper      here            meaning
+A, V       self.design     lam I + sum x x^T
+b          self.moment     sum r x (one a member)
+theta_hat  self.theta      A^-1 b
 """
 
 from __future__ import annotations
