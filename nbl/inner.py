@@ -113,19 +113,20 @@ class Fit(nn.Module):
         x = net.prepare(data.inputs[replicas].repeat_interleave(net.members, 0))
         y = data.targets[replicas].flatten(0, 1)
         weights = data.weights[replicas].repeat_interleave(net.members, 0)
-        offset = net.evaluate(start, x)[0] if net.centered else None
+        offset = net.evaluate(net.unpack(start), x)[0] if net.centered else None
         shrink = 1.0 / t if self.mean else 1.0
         ridge, lr = self.ridge * shrink, self.rate(net, t)
-        scaled = weights * shrink
+        scaled, grad = weights * shrink, torch.empty_like(theta)
+        now, into = net.unpack(theta), net.unpack(grad)
         for step in range(1, self.steps + 1):
-            out, kept = net.evaluate(theta, x)
+            out, kept = net.evaluate(now, x)
             out = out if offset is None else out - offset
-            grad = net.pullback(theta, kept, self.loss.derivative(out, y) * scaled)
+            net.pullback(now, kept, self.loss.derivative(out, y) * scaled, into)
             grad.add_(theta, alpha=ridge)
             if self.to_start:
                 grad.sub_(start, alpha=ridge)
             self._step(theta, grad, moments, taken + step, lr)
-        out = net.evaluate(theta, x)[0]
+        out = net.evaluate(now, x)[0]
         out = out if offset is None else out - offset
         total = (self.loss.value(out, y) * weights).sum(-1).view(len(replicas), -1) + data.rest[replicas]
         return theta, moments, total / t

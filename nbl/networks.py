@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -54,12 +54,16 @@ class Network(nn.Module, ABC):
         self.register_buffer("theta0", torch.zeros(replicas * members, size))
 
     @abstractmethod
-    def evaluate(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Any]:
-        """Outputs, and what `pullback` needs.    (B, p), (B, n, d) -> (B, n)"""
+    def unpack(self, theta: Tensor) -> list[Tensor]:
+        """Views of flat parameters, in the shapes that `evaluate` uses; they follow theta.    (B, p)"""
 
     @abstractmethod
-    def pullback(self, theta: Tensor, kept: Any, signal: Tensor) -> Tensor:
-        """Gradient in theta of sum_n signal_n f(x_n).    (B, p), (B, n) -> (B, p)"""
+    def evaluate(self, weights: list[Tensor], x: Tensor) -> tuple[Tensor, Any]:
+        """Outputs, and what `pullback` needs.    (B, p) unpacked, (B, n, d) -> (B, n)"""
+
+    @abstractmethod
+    def pullback(self, weights: list[Tensor], kept: Any, signal: Tensor, into: list[Tensor]) -> None:
+        """Gradient in theta of sum_n signal_n f(x_n), written into unpacked parameters.    (B, p) unpacked, (B, n)"""
 
     @abstractmethod
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
@@ -81,9 +85,9 @@ class Network(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """f(x; theta).    (R, n, d) -> (R, n), or (R, M, n) in an ensemble"""
         x = self.prepare(self.spread(x))
-        out = self.evaluate(self.theta, x)[0]
+        out = self.evaluate(self.unpack(self.theta), x)[0]
         if self.centered:
-            out = out - self.evaluate(self.theta0, x)[0]
+            out = out - self.evaluate(self.unpack(self.theta0), x)[0]
         return out if self.members == 1 else out.view(self.replicas, self.members, -1)
 
     def spread(self, x: Tensor) -> Tensor:
@@ -138,17 +142,15 @@ class MLP(Network):
     def prepare(self, x: Tensor) -> Tensor:
         return torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
 
-    def layers(self, theta: Tensor) -> list[Tensor]:
-        """Views of the weight matrices; a bias is the last column.    (B, p) -> (B, out, in + bias)"""
-        views, at = [], 0
-        for o, i in self.shapes:
-            views.append(theta[:, at : at + o * (i + self.bias)].view(-1, o, i + self.bias))
-            at += o * (i + self.bias)
-        return views
+    def unpack(self, theta: Tensor) -> list[Tensor]:
+        """The weight matrices; a bias is the last column.    (B, p) -> [(B, out, in + bias)]"""
+        sizes = [o * (i + self.bias) for o, i in self.shapes]
+        parts = torch.split(theta, sizes, 1)
+        return [part.view(-1, o, i + self.bias) for part, (o, i) in zip(parts, self.shapes, strict=True)]
 
     def draw(self, streams: Streams, phase: int) -> Tensor:
         theta = streams.normal("init", phase, (self.size,), self.theta0.device)
-        for view, (o, i), last in zip(self.layers(theta), self.shapes, range(self.depth - 1, -1, -1), strict=True):
+        for view, (o, i), last in zip(self.unpack(theta), self.shapes, range(self.depth - 1, -1, -1), strict=True):
             if self.kind == "standard":
                 view[..., :i] *= math.sqrt(2.0 / i)
                 view[..., i:] = 0.0
@@ -161,48 +163,54 @@ class MLP(Network):
                 view[..., i // 2 :] = -view[..., : i // 2]
         return theta
 
-    def evaluate(self, theta: Tensor, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Keeps max(0, z) of each hidden layer, and what went into each layer."""
+    def evaluate(self, weights: list[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Keeps what goes into each layer, and in between max(0, z) of each hidden layer."""
         kept = [x]
-        for layer, (view, (_, i), gain) in enumerate(zip(self.layers(theta), self.shapes, self.gains, strict=True), 1):
-            weight = view[..., :i].mT
-            z = torch.baddbmm(view[..., i].unsqueeze(1), x, weight) if self.bias else torch.bmm(x, weight)
-            z = z * gain if gain != 1.0 else z
+        for layer, (weight, (_, i), gain) in enumerate(zip(weights, self.shapes, self.gains, strict=True), 1):
+            z = torch.bmm(x, weight[..., :i].mT)
+            if self.bias:
+                z.add_(weight[..., i].unsqueeze(1))
+            if gain != 1.0:
+                z.mul_(gain)
             if layer < self.depth:
                 rectified = z.relu_()
                 x = rectified if self.power == 1 else rectified**self.power
                 kept += [rectified, x]
         return z.squeeze(-1), kept
 
-    def signals(self, theta: Tensor, kept: list[Tensor], signal: Tensor) -> list[Tensor]:
+    def signals(self, weights: list[Tensor], kept: list[Tensor], signal: Tensor) -> list[Tensor]:
         """What comes back to each layer's output before its gain.    (B, n) -> [(B, n, out)]"""
-        views = self.layers(theta)
         back = signal.unsqueeze(-1) * self.gains[-1]
         signals = [back]
         for layer in range(self.depth - 1, 0, -1):
-            weight, rectified = views[layer][..., : self.shapes[layer][1]], kept[2 * layer - 1]
+            weight, rectified = weights[layer][..., : self.shapes[layer][1]], kept[2 * layer - 1]
             back = back * weight if weight.shape[1] == 1 else torch.bmm(back, weight)
-            if self.power == 1:
-                back = back * (rectified > 0)
-            else:
-                back = back * rectified ** (self.power - 1) * self.power
-            back = back * self.gains[layer - 1] if self.gains[layer - 1] != 1.0 else back
+            back = self._derivative(back, rectified)
+            if self.gains[layer - 1] != 1.0:
+                back = back * self.gains[layer - 1]
             signals.insert(0, back)
         return signals
 
-    def pullback(self, theta: Tensor, kept: list[Tensor], signal: Tensor) -> Tensor:
-        grad = torch.empty_like(theta)
-        views = self.layers(grad)
-        for view, (_, i), x, back in zip(views, self.shapes, kept[::2], self.signals(theta, kept, signal), strict=True):
-            view[..., :i] = torch.bmm(back.mT, x)
+    def _derivative(self, back: Tensor, rectified: Tensor) -> Tensor:
+        """back * sigma_s'(z), from max(0, z)."""
+        if self.power == 1:  # one pass over memory; back * (rectified > 0) takes six times as long
+            masked: Tensor = torch.ops.aten.threshold_backward(back, rectified, 0.0)
+            return masked
+        if self.power == 2:
+            return back * rectified * 2.0
+        return back * rectified ** (self.power - 1) * float(self.power)
+
+    def pullback(self, weights: list[Tensor], kept: list[Tensor], signal: Tensor, into: list[Tensor]) -> None:
+        signals = self.signals(weights, kept, signal)
+        for grad, (_, i), x, back in zip(into, self.shapes, kept[::2], signals, strict=True):
+            grad[..., :i] = torch.bmm(back.mT, x)
             if self.bias:
-                view[..., i] = back.sum(1)
-        return grad
+                grad[..., i] = back.sum(1)
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
-        theta = (self.theta if theta is None else theta)[:: self.members]
-        out, kept = self.evaluate(theta, self.prepare(x))
-        signals = self.signals(theta, kept, torch.ones_like(out))
+        weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
+        out, kept = self.evaluate(weights, self.prepare(x))
+        signals = self.signals(weights, kept, torch.ones_like(out))
         pairs = [(self._with_one(a), d) for a, d in zip(kept[::2], signals, strict=True)]
         return Gradient(pairs[-1:] if last_layer else pairs).scaled(self.scale)
 
@@ -229,12 +237,13 @@ class ModuleNetwork(Network):
         self.template = [template]  # in a list: its own weights are not state
         self.width, self.depth = 1, 2
 
+    def unpack(self, theta: Tensor) -> list[Tensor]:
+        return [theta]
+
     def _call(self, theta: Tensor, x: Tensor) -> Tensor:
         """One network.    (p,), (n, d) -> (n,)"""
-        parameters = {
-            name: part.view(shape)
-            for (name, shape, _), part in zip(self.names, theta.split([n for *_, n in self.names]), strict=True)
-        }
+        parts = torch.split(theta, [count for *_, count in self.names])
+        parameters = {name: part.view(shape) for (name, shape, _), part in zip(self.names, parts, strict=True)}
         out: Tensor = torch.func.functional_call(self.template[0], parameters, (x,))
         return out.reshape(x.shape[0])
 
@@ -246,33 +255,28 @@ class ModuleNetwork(Network):
                 drawn.append(torch.cat([p.detach().flatten() for p in self.make().parameters()]))
         return torch.stack(drawn)
 
-    def evaluate(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.vmap(self._call)(theta, x), x
+    def evaluate(self, weights: list[Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.vmap(self._call)(weights[0], x), x
 
-    def pullback(self, theta: Tensor, kept: Tensor, signal: Tensor) -> Tensor:
-        def one(th: Tensor, x: Tensor, s: Tensor) -> Tensor:
-            grad: Tensor = torch.func.grad(lambda p: (self._call(p, x) * s).sum())(th)
-            return grad
-
-        return torch.vmap(one)(theta, kept, signal)
+    def pullback(self, weights: list[Tensor], kept: Tensor, signal: Tensor, into: list[Tensor]) -> None:
+        gradient = torch.func.grad(lambda theta, x, s: (self._call(theta, x) * s).sum())
+        into[0].copy_(torch.vmap(gradient)(weights[0], kept, signal))
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
         if last_layer:
             raise NblError("last_layer=True needs one of the library's own networks (net.kind=...).")
         theta = (self.theta if theta is None else theta)[:: self.members]
-        point = torch.func.grad(lambda th, row: self._call(th, row.unsqueeze(0)).squeeze(0))
-        return Gradient.explicit(torch.vmap(torch.vmap(point, (None, 0)))(theta, x))
+        gradient = torch.func.grad(lambda th, row: self._call(th, row.unsqueeze(0)).squeeze(0))
+        return Gradient.explicit(torch.vmap(torch.vmap(gradient, (None, 0)))(theta, x))
 
 
-Net = dict[str, Any] | nn.Module | Callable[[], nn.Module] | None
+Net = Mapping[str, Any] | nn.Module | Callable[[], nn.Module] | None
 
 
 def build(net: Net, dim: int, replicas: int, members: int = 1) -> Network:
     """`net={"kind": "standard", "width": 50}`, a module, or a function that makes one."""
-    if net is not None and not isinstance(net, dict):
-        if callable(net):
-            return ModuleNetwork(net, replicas, members)
-        net = dict(net)
+    if net is not None and not isinstance(net, Mapping):
+        return ModuleNetwork(net, replicas, members)
     options = net or {}
     known = ("kind", "width", "depth", "power")
     if unknown := sorted(set(options) - set(known)):

@@ -133,7 +133,7 @@ def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) ->
     console.print(table)
     speed = summary["rounds_per_second"] or 0.0
     console.print(
-        f"{summary['replicas']} in parallel, {summary['wall_seconds']:.1f} s, {speed:.0f} rounds/s "
+        f"Replicas: {summary['replicas']}. {summary['wall_seconds']:.1f} s, {speed:.0f} rounds/s "
         f"({summary['replica_rounds_per_second'] or 0:.0f} replica-rounds/s)",
         highlight=False,
     )

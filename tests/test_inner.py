@@ -80,7 +80,7 @@ def test_equals_torch_optimisers_on_the_printed_loss(optimizer, towards, scale):
     }[optimizer]([theta])
     for _ in range(24):
         made.zero_grad()
-        first, last = net.layers(theta[None])
+        first, last = net.unpack(theta[None])
         f = (d.inputs[0] @ first[0, :, :D].T + first[0, :, D]).relu() @ last[0, 0, :8] + last[0, 0, 8]
         loss = 0.5 * (d.weights[0] * (f - d.targets[0, 0]) ** 2).sum() + 0.5 * 2.0 * (theta - centre).square().sum()
         (loss / 30 if scale == "mean" else loss).backward()
