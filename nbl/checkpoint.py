@@ -149,6 +149,8 @@ def load(path: str | os.PathLike[str], algorithm: type[BanditModule] | None = No
                 "Give the class: load(path, algorithm=MyAlgorithm)."
             )
     module = algorithm(**{**checkpoint["hyper_parameters"], **overrides})
+    if checkpoint.get("nbl", {}).get("double"):
+        module.double()
     module.on_load_checkpoint(checkpoint)
     module.load_state_dict(checkpoint["state_dict"])
     return module.eval()

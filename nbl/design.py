@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from nbl.gradient import Gradient
 from nbl.state import State
@@ -38,7 +41,7 @@ class DesignError(NblError):
 class Design(State, ABC):
     """U = lam I + sum w g g^T. State lives in buffers: checkpoints and devices come for free."""
 
-    counters = ()
+    counters: tuple[str, ...] = ()
 
     def __init__(self, replicas: int, size: int, lam: float) -> None:
         super().__init__()
@@ -69,8 +72,8 @@ class Design(State, ABC):
         if squared.device.type == "cpu" and not bool(squared.isfinite().all()):
             bad = int((~squared.isfinite()).sum())
             raise DesignError(
-                f"width is not finite for {bad} of {squared.numel()} arms; lam is {self.lam:g}. Usual causes: the network "
-                "diverged (lower `fit.lr`) or lam is too small (raise `lam`)."
+                f"width is not finite for {bad} of {squared.numel()} arms; lam is {self.lam:g}. Usual causes: the "
+                "network diverged (lower `fit.lr`) or lam is too small (raise `lam`)."
             )
         return squared.clamp_min(0.0).sqrt()
 
@@ -86,9 +89,10 @@ class Design(State, ABC):
         """log det U - log det lam I.    -> (R,)"""
         return self.gain
 
-    def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follow a move to a device, never a change of precision."""
-        return super()._apply(lambda t: t.to(fn(t).device) if t.is_floating_point() else fn(t), recurse)
+        moved: Self = super()._apply(lambda t: t.to(fn(t).device), recurse)  # type: ignore[no-untyped-call]
+        return moved
 
 
 class Diagonal(Design):
@@ -229,8 +233,8 @@ class Dual(Design):
 class Auto(Design):
     """Dual until as many gradients are in it as they are long, then Full: the cheaper of the two in every round.
 
-    A round of Dual at n costs about what a round of Full costs at p = n. The move is not made where p x p is too large, or where
-    the horizon is known and too near to repay it.
+    A round of Dual at n costs about what a round of Full costs at p = n. The move is not made where p x p is too
+    large, or where the horizon is known and too near to repay it.
     """
 
     def __init__(self, replicas: int, size: int, lam: float, horizon: int | None = None) -> None:
@@ -253,7 +257,7 @@ class Auto(Design):
     def reset(self) -> None:
         self.form = Dual(self.replicas, self.size, self.lam).to(self.gain.device)
 
-    def _load_from_state_dict(self, state_dict, prefix, *args):  # type: ignore[no-untyped-def]
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         kind = Full if f"{prefix}form.inverse" in state_dict else Dual
         if not isinstance(self.form, kind):
             self.form = kind(self.replicas, self.size, self.lam).to(self.gain.device)

@@ -19,7 +19,7 @@ def thompson(mean: Tensor, width: Tensor, nu: float | Tensor, noise: Tensor) -> 
 
 
 def tied(scores: Tensor) -> Tensor:
-    """Which arms are as good as the best, up to rounding; -inf marks an arm that may not be played.    (..., K) -> (..., K)"""
+    """Which arms are as good as the best, up to rounding; -inf marks a forbidden one.    (..., K) -> (..., K)"""
     best = scores.amax(-1, keepdim=True)
     scale = scores.masked_fill(scores.isinf(), 0.0).abs().amax(-1, keepdim=True)
     return scores >= best - TIE * scale

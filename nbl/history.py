@@ -1,8 +1,8 @@
 """What was played and what came back, as (inputs, targets, weights) for the inner training.
 
 `History` keeps every observation. `ArmHistory` keeps sums per arm, for arms that never change: the gradients of
-squared and exponential-family losses are linear in the targets, so the loss over t rounds is, up to a constant, a weighted loss
-over K arms, and training costs O(K) a round instead of O(t), exactly.
+squared and exponential-family losses are linear in the targets, so the loss over t rounds is, up to a constant, a
+weighted loss over K arms, and training costs O(K) a round instead of O(t), exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from nbl.types import NblError
 
 
 class Data(NamedTuple):
-    """inputs (R, n, d), targets (R, M, n), weights (R, n); `rest` (R, M) is the part of the squared loss that sums per arm leave out."""
+    """inputs (R, n, d), targets (R, M, n), weights (R, n); `rest` (R, M) is the part of the squared loss that sums per
+    arm leave out.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -28,11 +30,10 @@ class Data(NamedTuple):
 class History(State):
     """Every observation, in buffers that grow by doubling."""
 
-    growing = {"inputs": (1,), "targets": (2,), "weights": (1,)}
-
     def __init__(self, replicas: int, dim: int, members: int = 1) -> None:
         super().__init__()
         self.n = 0  # observations a replica
+        self.growing = {"inputs": (1,), "targets": (2,), "weights": (1,)}
         self.register_buffer("inputs", torch.zeros(replicas, 0, dim))
         self.register_buffer("targets", torch.zeros(replicas, members, 0))
         self.register_buffer("weights", torch.zeros(replicas, 0))

@@ -2,8 +2,8 @@
 
     minimise  sum_i w_i loss(f(x_i; theta), y_i)  +  ridge/2 |theta - centre|^2        (divided by t where scale = mean)
 
-Optimisers act element by element, so one over the stacked parameters trains every network as one of its own would. Networks are
-trained in chunks whose working set fits the cache. Nothing is committed unless every weight is finite.
+Optimisers act element by element, so one over the stacked parameters trains every network as one of its own would.
+Networks are trained in chunks whose working set fits the cache. Nothing is committed unless every weight is finite.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Fit(nn.Module):
             return
         n = data.inputs.shape[1]
         size = n * (data.inputs.shape[2] + 3 * net.width * (net.depth - 1)) * net.members
-        trained = [self._train(net, data, t, chunk) for chunk in replicas.split(max(1, CHUNK // max(size, 1)))]
+        trained = [self._train(net, data, t, chunk) for chunk in torch.split(replicas, max(1, CHUNK // max(size, 1)))]
         theta, moments, last = (
             torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
         )
@@ -96,7 +96,7 @@ class Fit(nn.Module):
             bad = replicas[~theta.isfinite().view(len(replicas), -1).all(1)].tolist()
             raise FitError(
                 f"training diverged after {t} observations: weights of replica(s) {bad} are not finite. "
-                f"Lower `fit.lr` (now {self.lr}), or use `fit.scale=mean`. The weights before this retraining were kept."
+                f"Lower `fit.lr` (now {self.lr}), or use `fit.scale=mean`. The weights from before were kept."
             )
         rows = self._rows(net, replicas)
         net.theta[rows], self.moments[:, rows], self.last[replicas] = theta, moments, last
@@ -118,30 +118,38 @@ class Fit(nn.Module):
         ridge, lr = self.ridge * shrink, self.rate(net, t)
         scaled, grad = weights * shrink, torch.empty_like(theta)
         now, into = net.unpack(theta), net.unpack(grad)
-        for step in range(1, self.steps + 1):
+        rates, roots = self._corrections(taken, lr)
+        for step in range(self.steps):
             out, kept = net.evaluate(now, x)
             out = out if offset is None else out - offset
             net.pullback(now, kept, self.loss.derivative(out, y) * scaled, into)
             grad.add_(theta, alpha=ridge)
             if self.to_start:
                 grad.sub_(start, alpha=ridge)
-            self._step(theta, grad, moments, taken + step, lr)
+            self._step(theta, grad, moments, rates[step], roots[step])
         out = net.evaluate(now, x)[0]
         out = out if offset is None else out - offset
         total = (self.loss.value(out, y) * weights).sum(-1).view(len(replicas), -1) + data.rest[replicas]
         return theta, moments, total / t
 
-    def _step(self, theta: Tensor, grad: Tensor, moments: Tensor, taken: Tensor, lr: float) -> None:
+    def _corrections(self, taken: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+        """Step sizes and epsilons of the coming steps, with Adam's bias corrections.    (B, 1) -> (J, B, 1) twice"""
+        steps = taken + torch.arange(1, self.steps + 1, device=taken.device).view(-1, 1, 1)
+        if self.optimizer != "adam":
+            return torch.full_like(steps, lr), steps
+        root = (1.0 - 0.999**steps).sqrt()
+        return lr * root / (1.0 - 0.9**steps), 1e-8 * root
+
+    def _step(self, theta: Tensor, grad: Tensor, moments: Tensor, rate: Tensor, epsilon: Tensor) -> None:
         """One step of the optimiser, in place."""
         if self.optimizer == "gd":
-            theta.sub_(grad, alpha=lr)
+            theta.addcmul_(grad, rate, value=-1.0)
         elif self.optimizer == "momentum":
-            theta.sub_(moments[0].mul_(self.momentum).add_(grad), alpha=lr)
+            theta.addcmul_(moments[0].mul_(self.momentum).add_(grad), rate, value=-1.0)
         else:  # Adam, Kingma and Ba 2015, with its usual constants
             first = moments[0].lerp_(grad, 0.1)
             second = moments[1].mul_(0.999).addcmul_(grad, grad, value=0.001)
-            root = (second / (1.0 - 0.999**taken)).sqrt_().add_(1e-8)
-            theta.sub_(first.div(root).mul_(lr / (1.0 - 0.9**taken)))
+            theta.addcdiv_(first * rate, second.sqrt().add_(epsilon), value=-1.0)
 
     def rate(self, net: Network, t: int) -> float:
         """The step size after t observations."""

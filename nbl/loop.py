@@ -1,4 +1,6 @@
-"""The bandit loop: one pass is one round. `max_steps` is the horizon, `global_step` the rounds played, an epoch a block of rounds.
+"""The bandit loop: one pass is one round.
+
+`max_steps` is the horizon, `global_step` the rounds played, an epoch a block of rounds.
 
     trainer = L.Trainer(max_steps=2000)
     trainer.fit_loop = BanditLoop(trainer, environment)
@@ -11,7 +13,7 @@ tests/test_loop.py fails when a new Lightning moves it.
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import numpy as np
@@ -59,7 +61,7 @@ class BanditLoop(_FitLoop):
     def advance(self) -> None:
         """One block of rounds."""
         self._settle()
-        rounds = self.epoch_loop.batch_progress.current
+        rounds: Any = self.epoch_loop.batch_progress.current
         end = (rounds.processed // self.block + 1) * self.block
         if self.max_steps >= 0:
             end = min(end, self.max_steps)
@@ -73,7 +75,7 @@ class BanditLoop(_FitLoop):
         """One round: contexts, act, pull, observe, learn; every batch hook of every callback fires."""
         trainer, module, progress = self.trainer, self.trainer.lightning_module, self.epoch_loop.batch_progress
         assert isinstance(module, BanditModule)
-        index = progress.current.processed
+        index: int = progress.current.processed  # type: ignore[attr-defined]
         progress.increment_ready()
         batch = Round(index + 1, self.environment.contexts(index + 1))
         trainer._logger_connector.on_batch_start(batch)
@@ -122,8 +124,10 @@ class BanditLoop(_FitLoop):
             )
 
     def _settle(self) -> None:
-        """Checkpoints are written in `on_train_batch_end`, after `processed` and before `completed`: level the counters."""
-        rounds = self.epoch_loop.batch_progress.current
+        """Checkpoints are written in `on_train_batch_end`, after `processed` and before `completed`: level the
+        counters.
+        """
+        rounds: Any = self.epoch_loop.batch_progress.current
         rounds.ready = rounds.started = rounds.completed = rounds.processed
         self.epoch_loop.batch_progress.is_last_batch = False
         self.epoch_loop._batches_that_stepped = rounds.processed
@@ -137,7 +141,7 @@ class BanditLoop(_FitLoop):
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Lightning saves no random state; a user's algorithm or callback may use the global generators."""
-        name, keys, *rest = np.random.get_state()
+        name, keys, *rest = cast(tuple[Any, ...], np.random.get_state())
         version, state, gauss = random.getstate()
         states = {
             "torch": torch.get_rng_state(),

@@ -5,15 +5,15 @@
     policy.observe(contexts, decision, reward)          # commits one round
     policy.learn()                                      # retrains when its schedule says so
 
-An algorithm writes `score` (and `commit`, `learn` where it keeps more than nothing). This class does what is the same for
-all: shapes, masks, bad input, ties, the count of rounds, randomness, checkpoints.
+An algorithm writes `score` (and `commit`, `learn` where it keeps more than nothing). This class does what is the
+same for all: shapes, masks, bad input, ties, the count of rounds, randomness, checkpoints.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
@@ -132,9 +132,15 @@ class BanditModule(L.LightningModule):
             chance = s.propensity
         propensity = None if chance is None else chance.gather(-1, arms.unsqueeze(-1)).squeeze(-1)
         ids = (self.round << 20) + torch.arange(R * q, device=x.device)
-        flat = [None if v is None else v.flatten(0, 1) for v in (arms, s.score, s.mean, s.width, propensity)]
-        assert flat[0] is not None and flat[1] is not None
-        return Decision(*flat, ids=ids, extra={k: v.flatten(0, 1) for k, v in s.extra.items()})
+        return Decision(
+            arms=arms.flatten(),
+            scores=s.score.flatten(0, 1),
+            means=None if s.mean is None else s.mean.flatten(0, 1),
+            widths=None if s.width is None else s.width.flatten(0, 1),
+            propensities=None if propensity is None else propensity.flatten(),
+            ids=ids,
+            extra={name: value.flatten() for name, value in s.extra.items()},
+        )
 
     @torch.no_grad()
     def observe(
@@ -218,7 +224,7 @@ class BanditModule(L.LightningModule):
                 + (f" of question {q}" if x.shape[1] > 1 else "")
                 + ". Clean or impute the features first."
             )
-        return x.to(device=self.device, dtype=self.dtype)
+        return x.to(device=self.device, dtype=cast(torch.dtype, self.dtype))
 
     def _mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
         if mask is None:
@@ -227,7 +233,8 @@ class BanditModule(L.LightningModule):
         shapes = {(x.shape[2],), (x.shape[0] * x.shape[1], x.shape[2])}
         if allowed.dtype != torch.bool or tuple(allowed.shape) not in shapes:
             raise NblError(
-                f"act: mask is {allowed.dtype} of shape {tuple(allowed.shape)}; need bool, {' or '.join(map(str, sorted(shapes)))}."
+                f"act: mask is {allowed.dtype} of shape {tuple(allowed.shape)}; "
+                f"need bool, {' or '.join(map(str, sorted(shapes)))}."
             )
         allowed = allowed.expand(x.shape[0] * x.shape[1], -1).view(x.shape[:3])
         if allowed.device.type == "cpu" and not bool(allowed.any(-1).all()):
@@ -265,7 +272,7 @@ class BanditModule(L.LightningModule):
         self.round, self.phase, self.horizon = state["round"], state["phase"], state["horizon"]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["nbl"] = {"algorithm": type(self).__name__}
+        checkpoint["nbl"] = {"algorithm": type(self).__name__, "double": self.dtype == torch.float64}
 
     def training_step(self, *args: Any, **kwargs: Any) -> None:
         raise NblError(

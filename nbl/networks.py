@@ -1,16 +1,18 @@
 """Reward models: many small networks, stacked, one a replica (and a member), evaluated by the same kernels.
 
-A network is a flat vector of parameters `theta` (B, p) and a way to evaluate it. B = replicas x members. Training and confidence
-need three things of it: `evaluate`, `pullback` (gradient of a weighted sum of outputs) and `features` (the gradient at
-each point). For an MLP all three are written in closed form; any other module goes through `torch.func`.
+A network is a flat vector of parameters `theta` (B, p) and a way to evaluate it. B = replicas x members. Training
+and confidence need three things of it: `evaluate`, `pullback` (gradient of a weighted sum of outputs) and
+`features` (the gradient at each point). For an MLP all three are written in closed form; any other module goes
+through `torch.func`.
 
-    kind       f(x)                                                  start
-    standard   ordinary MLP with biases                              He: N(0, 2 / fan in), biases 0
-    zhou       sqrt(m) W_L relu(... relu(W_1 x)), x -> [x, x]/sqrt 2    blockdiag(W, W), N(0, 4/m); (w, -w), N(0, 2/m): f = 0
-    ntk        f_l = sqrt(c_s/m) W_l sigma_s(f_{l-1}), c_s = 2/(2s-1)!!  N(0, 1), f = 0 by subtracting the first output
+    kind       f(x)                                                 start
+    standard   ordinary MLP with biases                             He: N(0, 2 / fan in), biases 0
+    zhou       sqrt(m) W_L relu(... W_1 x), x -> [x, x]/sqrt(2)      blockdiag(W, W), N(0, 4/m); (w, -w), N(0, 2/m)
+    ntk        f_l = sqrt(c_s/m) W_l sigma_s(f_{l-1}), c_s = 2/(2s-1)!!  N(0, 1)
 
-`zhou` is NeuralUCB's, NeuralTS's and Neural-ES's network; `ntk` is NeuralGCB's (eq. 2). Both subtract f(x; theta_0), for `zhou`
-a zero that rounding would blur. sigma_s(u) = max(0, u)^s. Depth L counts weight matrices: L = 2 is one hidden layer.
+`zhou` is NeuralUCB's, NeuralTS's and Neural-ES's network; `ntk` is NeuralGCB's (eq. 2). Both subtract f(x;
+theta_0), for `zhou` a zero that rounding would blur. sigma_s(u) = max(0, u)^s. Depth L counts weight matrices: L =
+2 is one hidden layer.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +31,7 @@ from nbl.gradient import Gradient
 from nbl.rng import Streams
 from nbl.types import NblError
 
+Weights = list[tuple[Tensor, Tensor | None]]  # weight matrix (B, out, in) and bias (B, out) of each layer
 KINDS = ("standard", "zhou", "ntk")
 
 
@@ -54,15 +58,15 @@ class Network(nn.Module, ABC):
         self.register_buffer("theta0", torch.zeros(replicas * members, size))
 
     @abstractmethod
-    def unpack(self, theta: Tensor) -> list[Tensor]:
+    def unpack(self, theta: Tensor) -> Weights:
         """Views of flat parameters, in the shapes that `evaluate` uses; they follow theta.    (B, p)"""
 
     @abstractmethod
-    def evaluate(self, weights: list[Tensor], x: Tensor) -> tuple[Tensor, Any]:
+    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, Any]:
         """Outputs, and what `pullback` needs.    (B, p) unpacked, (B, n, d) -> (B, n)"""
 
     @abstractmethod
-    def pullback(self, weights: list[Tensor], kept: Any, signal: Tensor, into: list[Tensor]) -> None:
+    def pullback(self, weights: Weights, kept: Any, signal: Tensor, into: Weights) -> None:
         """Gradient in theta of sum_n signal_n f(x_n), written into unpacked parameters.    (B, p) unpacked, (B, n)"""
 
     @abstractmethod
@@ -142,34 +146,34 @@ class MLP(Network):
     def prepare(self, x: Tensor) -> Tensor:
         return torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
 
-    def unpack(self, theta: Tensor) -> list[Tensor]:
-        """The weight matrices; a bias is the last column.    (B, p) -> [(B, out, in + bias)]"""
-        sizes = [o * (i + self.bias) for o, i in self.shapes]
-        parts = torch.split(theta, sizes, 1)
-        return [part.view(-1, o, i + self.bias) for part, (o, i) in zip(parts, self.shapes, strict=True)]
+    def unpack(self, theta: Tensor) -> Weights:
+        """A layer is a matrix (out, in + bias): the bias is its last column."""
+        parts = torch.split(theta, [o * (i + self.bias) for o, i in self.shapes], 1)
+        layers = [part.view(-1, o, i + self.bias) for part, (o, i) in zip(parts, self.shapes, strict=True)]
+        return [(w[..., :-1], w[..., -1]) if self.bias else (w, None) for w in layers]
 
     def draw(self, streams: Streams, phase: int) -> Tensor:
         theta = streams.normal("init", phase, (self.size,), self.theta0.device)
-        for view, (o, i), last in zip(self.unpack(theta), self.shapes, range(self.depth - 1, -1, -1), strict=True):
-            if self.kind == "standard":
-                view[..., :i] *= math.sqrt(2.0 / i)
-                view[..., i:] = 0.0
-            elif self.kind == "zhou" and last:  # blockdiag(W, W)
-                view *= math.sqrt(4.0 / self.width)
-                view[:, o // 2 :, i // 2 :] = view[:, : o // 2, : i // 2]
-                view[:, o // 2 :, : i // 2] = view[:, : o // 2, i // 2 :] = 0.0
+        for layer, ((weight, bias), (o, i)) in enumerate(zip(self.unpack(theta), self.shapes, strict=True), 1):
+            if bias is not None:
+                weight *= math.sqrt(2.0 / i)
+                bias.zero_()
+            elif self.kind == "zhou" and layer < self.depth:  # blockdiag(W, W)
+                weight *= math.sqrt(4.0 / self.width)
+                weight[:, o // 2 :, i // 2 :] = weight[:, : o // 2, : i // 2]
+                weight[:, o // 2 :, : i // 2] = weight[:, : o // 2, i // 2 :] = 0.0
             elif self.kind == "zhou":  # (w, -w)
-                view *= math.sqrt(2.0 / self.width)
-                view[..., i // 2 :] = -view[..., : i // 2]
+                weight *= math.sqrt(2.0 / self.width)
+                weight[..., i // 2 :] = -weight[..., : i // 2]
         return theta
 
-    def evaluate(self, weights: list[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Keeps what goes into each layer, and in between max(0, z) of each hidden layer."""
         kept = [x]
-        for layer, (weight, (_, i), gain) in enumerate(zip(weights, self.shapes, self.gains, strict=True), 1):
-            z = torch.bmm(x, weight[..., :i].mT)
-            if self.bias:
-                z.add_(weight[..., i].unsqueeze(1))
+        for layer, ((weight, bias), gain) in enumerate(zip(weights, self.gains, strict=True), 1):
+            z = torch.bmm(x, weight.mT)
+            if bias is not None:
+                z.add_(bias.unsqueeze(1))
             if gain != 1.0:
                 z.mul_(gain)
             if layer < self.depth:
@@ -178,17 +182,17 @@ class MLP(Network):
                 kept += [rectified, x]
         return z.squeeze(-1), kept
 
-    def signals(self, weights: list[Tensor], kept: list[Tensor], signal: Tensor) -> list[Tensor]:
+    def signals(self, weights: Weights, kept: list[Tensor], signal: Tensor) -> list[Tensor]:
         """What comes back to each layer's output before its gain.    (B, n) -> [(B, n, out)]"""
-        back = signal.unsqueeze(-1) * self.gains[-1]
-        signals = [back]
-        for layer in range(self.depth - 1, 0, -1):
-            weight, rectified = weights[layer][..., : self.shapes[layer][1]], kept[2 * layer - 1]
-            back = back * weight if weight.shape[1] == 1 else torch.bmm(back, weight)
-            back = self._derivative(back, rectified)
-            if self.gains[layer - 1] != 1.0:
-                back = back * self.gains[layer - 1]
+        back = signal.unsqueeze(-1)
+        signals: list[Tensor] = []
+        for layer in range(self.depth - 1, -1, -1):
+            back = back * self.gains[layer] if self.gains[layer] != 1.0 else back
             signals.insert(0, back)
+            if layer:
+                weight = weights[layer][0]
+                back = back * weight if weight.shape[1] == 1 else torch.bmm(back, weight)
+                back = self._derivative(back, kept[2 * layer - 1])
         return signals
 
     def _derivative(self, back: Tensor, rectified: Tensor) -> Tensor:
@@ -200,12 +204,11 @@ class MLP(Network):
             return back * rectified * 2.0
         return back * rectified ** (self.power - 1) * float(self.power)
 
-    def pullback(self, weights: list[Tensor], kept: list[Tensor], signal: Tensor, into: list[Tensor]) -> None:
-        signals = self.signals(weights, kept, signal)
-        for grad, (_, i), x, back in zip(into, self.shapes, kept[::2], signals, strict=True):
-            grad[..., :i] = torch.bmm(back.mT, x)
-            if self.bias:
-                grad[..., i] = back.sum(1)
+    def pullback(self, weights: Weights, kept: list[Tensor], signal: Tensor, into: Weights) -> None:
+        for (weight, bias), x, back in zip(into, kept[::2], self.signals(weights, kept, signal), strict=True):
+            weight.copy_(torch.bmm(back.mT, x))
+            if bias is not None:
+                bias.copy_(back.sum(1))
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
         weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
@@ -222,12 +225,12 @@ class ModuleNetwork(Network):
     """Any `nn.Module` from (n, d) to (n,) or (n, 1), through `torch.func`.
 
     Args:
-        factory: makes the module; called once a replica with that replica's seed set. A module instead of a factory gives every
-            replica the same initial weights.
+        factory: makes the module; called once a replica with that replica's seed set. A module instead of a factory
+            gives every replica the same initial weights.
     """
 
     def __init__(self, factory: Callable[[], nn.Module] | nn.Module, replicas: int = 1, members: int = 1) -> None:
-        make = (lambda: deepcopy(factory)) if isinstance(factory, nn.Module) else factory
+        make: Callable[[], nn.Module] = partial(deepcopy, factory) if isinstance(factory, nn.Module) else factory
         template = make().eval().requires_grad_(False)
         self.names = [(name, p.shape, p.numel()) for name, p in template.named_parameters()]
         if not self.names:
@@ -237,8 +240,8 @@ class ModuleNetwork(Network):
         self.template = [template]  # in a list: its own weights are not state
         self.width, self.depth = 1, 2
 
-    def unpack(self, theta: Tensor) -> list[Tensor]:
-        return [theta]
+    def unpack(self, theta: Tensor) -> Weights:
+        return [(theta, None)]
 
     def _call(self, theta: Tensor, x: Tensor) -> Tensor:
         """One network.    (p,), (n, d) -> (n,)"""
@@ -255,12 +258,12 @@ class ModuleNetwork(Network):
                 drawn.append(torch.cat([p.detach().flatten() for p in self.make().parameters()]))
         return torch.stack(drawn)
 
-    def evaluate(self, weights: list[Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.vmap(self._call)(weights[0], x), x
+    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.vmap(self._call)(weights[0][0], x), x
 
-    def pullback(self, weights: list[Tensor], kept: Tensor, signal: Tensor, into: list[Tensor]) -> None:
+    def pullback(self, weights: Weights, kept: Tensor, signal: Tensor, into: Weights) -> None:
         gradient = torch.func.grad(lambda theta, x, s: (self._call(theta, x) * s).sum())
-        into[0].copy_(torch.vmap(gradient)(weights[0], kept, signal))
+        into[0][0].copy_(torch.vmap(gradient)(weights[0][0], kept, signal))
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
         if last_layer:

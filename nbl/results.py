@@ -116,6 +116,10 @@ class Recorder(L.Callback):
         if played.t % self.log_every == 0:
             self.rows.append(self._look(trainer, pl_module, played))
             pl_module.log_dict(self.rows[-1], on_step=True, on_epoch=False, batch_size=1)
+        elif played.t == trainer.max_steps:  # the last round is off the cadence on which Lightning passes values on
+            self.rows.append(self._look(trainer, pl_module, played))
+            for logger in trainer.loggers:
+                logger.log_metrics(self.rows[-1], step=batch_idx)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop_clock()

@@ -47,7 +47,9 @@ class Schedule(State):
     mark: Tensor
 
     def due(self, n: int, logdet: Tensor | None) -> bool | Tensor:
-        """After n observations: all replicas (True), none (False), or a mask (R,). Asking again for the same n gives False."""
+        """After n observations: all replicas (True), none (False), or a mask (R,). Asking again for the same n gives
+        False.
+        """
         if n == self.seen or (self.until is not None and n > self.until):
             return False
         before, self.seen = self.seen, n

@@ -11,13 +11,17 @@ from torch import Tensor, nn
 class State(nn.Module):
     """A module whose buffers may grow.
 
-    `growing` names the buffers with rows to spare and the axes that grow; `counters` names the plain numbers that travel with
-    them. The first counter, `n`, is how much of each growing axis is in use. Loading takes names and shapes from the checkpoint.
+    `growing` names the buffers with rows to spare and the axes that grow; `counters` names the plain numbers that
+    travel with them. The first counter, `n`, is how much of each growing axis is in use. Loading takes names and
+    shapes from the checkpoint.
     """
 
-    growing: dict[str, tuple[int, ...]] = {}
     counters: tuple[str, ...] = ("n",)
     n: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.growing: dict[str, tuple[int, ...]] = {}
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` more, at least doubling: a row appended costs O(1) copies on average."""

@@ -25,7 +25,9 @@ def rounds(n, seed=0):
 @pytest.mark.parametrize("optimizer", ["gd", "momentum", "adam"])
 @pytest.mark.parametrize("scale", ["mean", "sum"])
 def test_per_arm_and_full_history_train_to_the_same_weights(optimizer, scale):
-    """Gradients of the squared loss are linear in the targets: sums per arm suffice, perturbations and weights included."""
+    """Gradients of the squared loss are linear in the targets: sums per arm suffice, perturbations and weights
+    included.
+    """
     contexts = torch.randn(R, 1, K, D, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     full, per_arm = History(R, D, M).double(), ArmHistory(R, K, D, M).double()
     for arms, targets, weights in zip(*rounds(60), strict=True):

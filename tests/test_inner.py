@@ -80,8 +80,8 @@ def test_equals_torch_optimisers_on_the_printed_loss(optimizer, towards, scale):
     }[optimizer]([theta])
     for _ in range(24):
         made.zero_grad()
-        first, last = net.unpack(theta[None])
-        f = (d.inputs[0] @ first[0, :, :D].T + first[0, :, D]).relu() @ last[0, 0, :8] + last[0, 0, 8]
+        (W, b), (w, c) = net.unpack(theta[None])
+        f = (d.inputs[0] @ W[0].T + b[0]).relu() @ w[0, 0] + c[0, 0]
         loss = 0.5 * (d.weights[0] * (f - d.targets[0, 0]) ** 2).sum() + 0.5 * 2.0 * (theta - centre).square().sum()
         (loss / 30 if scale == "mean" else loss).backward()
         made.step()
@@ -126,7 +126,7 @@ def test_divergence_is_an_error_and_nothing_is_committed():
 
 
 def test_theory_rate_descends_where_the_printed_rate_diverges():
-    """1/(m lam + m L t) on the printed sum loss: every retraining ends lower than it began, at t = 30 and at t = 3000."""
+    """1/(m lam + m L t) on the printed sum loss: retraining ends lower than it began, at t = 30 and t = 3000."""
     for n in (30, 3000):
         net = network([0], kind="zhou")
         d = data(1, n)

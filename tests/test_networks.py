@@ -34,11 +34,8 @@ def contexts(replicas=3, n=7, dim=5):
 def written_out(net, theta, x):
     """One network, as its definition reads: the reference for everything in this file."""
     h = net.prepare(x)
-    for layer, (view, (_, i), gain) in enumerate(zip(net.unpack(theta[None]), net.shapes, net.gains, strict=True), 1):
-        h = h @ view[0, :, :i].T
-        if net.bias:
-            h = h + view[0, :, i]
-        h = gain * h
+    for layer, ((weight, bias), gain) in enumerate(zip(net.unpack(theta[None]), net.gains, strict=True), 1):
+        h = gain * (h @ weight[0].T + (0.0 if bias is None else bias[0]))
         if layer < net.depth:
             h = h.clamp_min(0) ** net.power
     return h.squeeze(-1)
@@ -97,7 +94,7 @@ def test_zhou_is_mirrored():
     net = made("zhou", 3, moved=False)
     raw = net.evaluate(net.unpack(net.theta), net.prepare(contexts()))[0]
     assert raw.abs().max() < 1e-12
-    first, middle, last = net.unpack(net.theta)
+    first, middle, last = (weight for weight, _ in net.unpack(net.theta))
     torch.testing.assert_close(first[:, :4, :5], first[:, 4:, 5:])
     assert (first[:, :4, 5:] == 0).all() and (middle[:, 4:, :4] == 0).all()
     torch.testing.assert_close(last[..., :4], -last[..., 4:])
@@ -106,15 +103,15 @@ def test_zhou_is_mirrored():
 def test_initial_variances():
     """zhou 4/m and 2/m, ntk 1, standard 2/fan-in: within 5% over 10^4 and more entries."""
     big = {kind: made(kind, 3, replicas=4, width=200, dim=40, moved=False) for kind in ("zhou", "ntk", "standard")}
-    first, middle, last = big["zhou"].unpack(big["zhou"].theta)
+    first, middle, last = (weight for weight, _ in big["zhou"].unpack(big["zhou"].theta))
     assert middle[:, :100, :100].var().item() == pytest.approx(4 / 200, rel=0.05)
     assert first[:, :100, :40].var().item() == pytest.approx(4 / 200, rel=0.05)
     assert last.var().item() == pytest.approx(2 / 200, rel=0.2)
     assert big["ntk"].theta.var().item() == pytest.approx(1, rel=0.05)
-    first, middle, _ = big["standard"].unpack(big["standard"].theta)
-    assert first[..., :40].var().item() == pytest.approx(2 / 40, rel=0.05)
-    assert middle[..., :200].var().item() == pytest.approx(2 / 200, rel=0.05)
-    assert (first[..., 40] == 0).all()
+    (first, bias), (middle, _), _ = big["standard"].unpack(big["standard"].theta)
+    assert first.var().item() == pytest.approx(2 / 40, rel=0.05)
+    assert middle.var().item() == pytest.approx(2 / 200, rel=0.05)
+    assert (bias == 0).all()
 
 
 def test_zhou_gradient_has_squared_norm_near_depth():
@@ -138,8 +135,7 @@ def test_any_module_through_torch_func():
     user = ModuleNetwork(lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)), 2).double()
     user.initialise(Streams([0, 1], "algorithm"), 0)
     assert not torch.equal(user.theta[0], user.theta[1])
-    first, last = net.unpack(net.theta)
-    user.theta.copy_(torch.cat([first[..., :5].flatten(1), first[..., 5], last[..., :8].flatten(1), last[..., 8]], 1))
+    user.theta.copy_(torch.cat([part.flatten(1) for layer in net.unpack(net.theta) for part in layer], 1))
     x, signal = contexts(2), torch.ones(2, 7, dtype=torch.float64)
     torch.testing.assert_close(user(x), net(x))
     torch.testing.assert_close(user.features(x).square(), net.features(x).square() / net.scale**2)

@@ -9,10 +9,10 @@ Ensemble Sampling for Nonlinear Contextual Bandits, arXiv:2510.10730, Algorithm 
     tau        self.warmup    rounds of warm-up, each arm in turn; by default each arm once
     N, L       net            width and depth of the network
 
-`paper` (algorithm=neural_es_paper): the `zhou` network, gradient descent from theta_0 on the printed sum of squares with ridge
-N lam towards theta_0, step size 1/(N lam + N L t) (Theorem 5.11), because the printed rate of 0.01 diverges.
-`practical` (algorithm=neural_es): an ordinary network, warm-started Adam on the mean loss, ridge on the weights.
-The doubling trick of section 6 is a callback, not part of this file.
+`paper` (algorithm=neural_es_paper): the `zhou` network, gradient descent from theta_0 on the printed sum of squares
+with ridge N lam towards theta_0, step size 1/(N lam + N L t) (Theorem 5.11), because the printed rate of 0.01
+diverges. `practical` (algorithm=neural_es): an ordinary network, warm-started Adam on the mean loss, ridge on the
+weights. The doubling trick of section 6 is a callback, not part of this file.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class NeuralBandit(BanditModule):
 
 
 class GradientBandit(NeuralBandit):
-    """A neural bandit whose confidence is that of the linear model on the network's gradient, U = lam I + sum g g^T / m.
+    """A neural bandit whose confidence is a linear model's on the network's gradient: U = lam I + sum g g^T / m.
 
     Args:
         nu: how much to explore.

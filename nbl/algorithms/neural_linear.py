@@ -9,8 +9,9 @@
     b          self.moment     sum r phi
     theta      self.head       A^-1 b, ridge regression on the features
 
-Departures: NeuralLinear's noise variance is a constant (nu), not drawn from an inverse Gamma. Features of past rounds are
-recomputed when the network changes (`recompute=True`, Riquelme et al.), or kept as they were observed (Xu et al.).
+Departures: NeuralLinear's noise variance is a constant (nu), not drawn from an inverse Gamma. Features of past
+rounds are recomputed when the network changes (`recompute=True`, Riquelme et al.), or kept as they were observed
+(Xu et al.).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Zhang, Zhou, Li, Gu. Neural Thompson Sampling. ICLR 2021, arXiv:2010.00827.
     sigma_t,k  width           sqrt(lam g^T U^-1 g / m)
     nu         self.nu         exploration
 
-`paper` (algorithm=neural_ts_paper): the `zhou` network, J steps of gradient descent from theta_0 on (2.3) with the step size of
-Theorem 3.5. Departure: nu is given, not computed from the effective dimension.
-`practical` (algorithm=neural_ts): an ordinary network, warm-started Adam on the mean loss, ridge on the weights. Section 5.1's
+`paper` (algorithm=neural_ts_paper): the `zhou` network, J steps of gradient descent from theta_0 on (2.3) with the
+step size of Theorem 3.5. Departure: nu is given, not computed from the effective dimension. `practical`
+(algorithm=neural_ts): an ordinary network, warm-started Adam on the mean loss, ridge on the weights. Section 5.1's
 diagonal matrix is design=diagonal; the default is the exact one.
 """
 
@@ -25,7 +25,7 @@ from nbl.module import Score
 
 
 class NeuralTS(GradientBandit):
-    """Plays argmax of r_k ~ N(f(x_k; theta_{t-1}), nu^2 sigma_k^2); U grows after training, at theta_t (lines 9, 10)."""
+    """Plays argmax of r_k ~ N(f(x_k; theta_{t-1}), nu^2 sigma_k^2); U grows after training (lines 9 and 10)."""
 
     grows_after_learning = True
     randomised = True

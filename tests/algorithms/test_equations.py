@@ -18,7 +18,9 @@ def environment():
 
 
 def slow_neural(module, rounds, after):
-    """Plays with `module` and keeps U by its definition, p x p. Yields contexts, widths by definition, and the decision."""
+    """Plays with `module` and keeps U by its definition, p x p. Yields contexts, widths by definition, and the
+    decision.
+    """
     env, lam = environment(), module.lam
     U = lam * torch.eye(module.net.size, dtype=torch.float64).repeat(R, 1, 1)
     for t in range(1, rounds + 1):
@@ -43,7 +45,9 @@ def test_neural_ucb_is_algorithm_1():
 
 
 def test_neural_ts_is_algorithm_1():
-    """sigma^2 = lam g' U^-1 g / m, U grows with the gradient at theta_t (line 10 after line 9); one normal draw an arm."""
+    """sigma^2 = lam g' U^-1 g / m, U grows with the gradient at theta_t (line 10 after line 9); one normal draw an
+    arm.
+    """
     module = NeuralTS(D, replicas=R, nu=0.7, lam=0.5, **SMALL).double()
     for x, width, decision in slow_neural(module, 25, after=True):
         torch.testing.assert_close(decision.widths, 0.5**0.5 * width)

@@ -33,7 +33,9 @@ def regret(cls, env, rounds, **options):
 
 @pytest.mark.parametrize("name", CASES)
 def test_beats_uniform_play(name):
-    """Regret over the second half of 300 rounds, 8 seeds, paired: below 0.7 of uniform play's on average, in at least 7 of 8."""
+    """Regret over the second half of 300 rounds, 8 seeds, paired: below 0.7 of uniform play's on average, in at least
+    7 of 8.
+    """
     cls, options = CASES[name]
     make = Linear if name.startswith("lin") else ZhouH1
     chance = regret(Uniform, make(**SMALL_ENV), 300)[:, 150:].sum(1)
