@@ -6,7 +6,7 @@ READY := .venv/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check smoke lint format wheel clean
+.PHONY: help setup train test slow check smoke lint format wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -22,8 +22,11 @@ $(READY): pyproject.toml callbacks/pyproject.toml constraints.txt
 train: setup  ## run the main job; ARGS="horizon=10000 replicas=50" changes it
 	$(BIN)/python scripts/train.py recipe=neural_es $(ARGS)
 
-test: lint  ## lint, types and the whole test suite; this is what CI runs
-	$(PYTEST)
+test: lint  ## lint, types and the test suite; this is what CI runs
+	$(PYTEST) -m "not slow"
+
+slow: setup  ## what takes minutes: measured claims at full size
+	$(PYTEST) -m slow
 
 check: lint  ## lint, types and the fast tests
 	$(PYTEST) -m "not slow and not data"

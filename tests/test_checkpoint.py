@@ -86,7 +86,7 @@ def test_the_two_newest_are_kept_and_the_last_round_is_among_them(run):
 
 def test_checkpoints_load_safely(run):
     saved = torch.load(checkpoint.find(str(run)), weights_only=True)
-    assert saved["nbl"] == {"algorithm": "LinUCB"} and saved["global_step"] == 10
+    assert saved["nbl"]["algorithm"] == "LinUCB" and saved["global_step"] == 10
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "empty"])
