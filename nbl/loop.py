@@ -90,8 +90,10 @@ class BanditLoop(_FitLoop):
             if batch.hold:
                 module.skip()
             else:
-                module.observe(batch.contexts, batch.decision, batch.feedback, batch.weight)
-            module.learn()
+                weight = batch.weight(batch) if callable(batch.weight) else batch.weight
+                module.observe(batch.contexts, batch.decision, batch.feedback, weight)
+            if batch.learn:
+                module.learn()
 
         steps = self.epoch_loop.manual_optimization.optim_step_progress  # read by trainer.global_step
         steps.increment_ready()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import lightning as L
 import torch
@@ -21,7 +21,14 @@ from torch import Tensor
 
 from nbl import explore
 from nbl.rng import Streams
-from nbl.types import Decision, Feedback, NblError
+from nbl.types import Decision, Feedback, NblError, Weights
+
+
+class Weight(NamedTuple):
+    """Weights of q observations, in the loss and in the confidence matrix, (R, q) each."""
+
+    loss: Tensor
+    design: Tensor
 
 
 @dataclass
@@ -56,6 +63,7 @@ class BanditModule(L.LightningModule):
         fixed_arms: the same arms come back every round: data are then kept per arm.
     """
 
+    may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
 
     def __init__(
@@ -93,14 +101,18 @@ class BanditModule(L.LightningModule):
     def score(self, contexts: Tensor) -> Score:
         """What each arm is worth in round `self.round + 1`.    (R, q, K, d) -> Score of (R, q, K)"""
 
-    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
-        """Take in q observations a replica.    (R, q, K, d), (R, q), (R, q), (R, q)"""
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
+        """Take in q observations a replica.    (R, q, K, d), (R, q), (R, q), and weights of (R, q)"""
 
     def learn(self) -> None:
         """Retrain, if it is time."""
 
     def forget(self) -> None:
         """Back to the first round: called by `restart`."""
+
+    def retune(self, **changes: Any) -> None:
+        """Take new values of hyper-parameters that may change at a restart; called before `forget`."""
+        raise NblError(f"{type(self).__name__} cannot change {', '.join(changes)} at a restart.")
 
     def diagnostics(self) -> dict[str, Tensor]:
         """What is worth logging now and then, by slashed name, each (R,)."""
@@ -148,7 +160,7 @@ class BanditModule(L.LightningModule):
         contexts: Tensor,
         arms: Tensor | Decision | int,
         feedback: Feedback | Tensor | float,
-        weight: Tensor | float | None = None,
+        weight: Tensor | float | Weights | None = None,
     ) -> None:
         """Take in what came back, and close the round. Bad input raises and changes nothing.
 
@@ -156,7 +168,8 @@ class BanditModule(L.LightningModule):
             contexts: as given to `act`.
             arms: what was played, (R,) (or (n,) for n answers at once).
             feedback: the rewards, (R,) (or (n,)).
-            weight: of each observation in the loss and in the confidence matrix; 1 where not given.
+            weight: of each observation in the loss and in the confidence matrix (`Weights` where they differ); 1
+                where not given.
         """
         x = self._contexts(contexts, "observe")
         shape, K = x.shape[:2], x.shape[2]
@@ -165,7 +178,8 @@ class BanditModule(L.LightningModule):
             raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {played.dtype}.")
         played = self._row(played, shape, "arms").to(device=x.device, dtype=torch.int64)
         reward = self._row(feedback.reward if isinstance(feedback, Feedback) else feedback, shape, "reward").to(x)
-        weights = self._row(1.0 if weight is None else weight, shape, "weight", fill=True).to(x)
+        given = weight if isinstance(weight, Weights) else Weights(*[1.0 if weight is None else weight] * 2)
+        weights = Weight(*(self._row(w, shape, "weight", fill=True).to(x) for w in given))
         if x.device.type == "cpu":
             self._check(played, reward, weights, K)
         self.commit(x, played, reward, weights)
@@ -175,11 +189,25 @@ class BanditModule(L.LightningModule):
         """Close the round with nothing observed: the feedback comes later, or never."""
         self.round += 1
 
-    def restart(self, horizon: int | None = None) -> None:
-        """Begin anew, as a run with this horizon would: fresh weights, no data. Rounds go on being counted."""
+    @torch.no_grad()
+    def restart(self, horizon: int | None = None, **changes: Any) -> None:
+        """Begin anew, as a run with this horizon would: fresh weights, no data. Rounds go on being counted.
+
+        Args:
+            horizon: of what comes.
+            **changes: new values of hyper-parameters that may change (`members`, `nu`), where the algorithm has them.
+        """
+        if changes:
+            self.retune(**changes)
+            self.hparams.update(changes)
         self.phase += 1
         self.horizon = horizon if horizon is not None else self.horizon
         self.forget()
+
+    @property
+    def placed(self) -> Tensor:
+        """An empty tensor on the module's device, of its precision: `part.to(self.placed)`."""
+        return torch.empty(0, device=self.device, dtype=cast(torch.dtype, self.dtype))
 
     # Random numbers of this round -------------------------------------------------------------------------------------
 
@@ -252,7 +280,7 @@ class BanditModule(L.LightningModule):
             )
         return row.view(shape)
 
-    def _check(self, arms: Tensor, reward: Tensor, weight: Tensor, K: int) -> None:
+    def _check(self, arms: Tensor, reward: Tensor, weights: Weight, K: int) -> None:
         if bool(((arms < 0) | (arms >= K)).any()):
             raise NblError(f"observe: arm {int(arms[(arms < 0) | (arms >= K)][0])} is not one of 0 to {K - 1}.")
         if not bool(reward.isfinite().all()):
@@ -260,8 +288,9 @@ class BanditModule(L.LightningModule):
             raise NblError(
                 f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."
             )
-        if not bool(((weight >= 0) & weight.isfinite()).all()):
-            raise NblError(f"observe: weight is {float(weight.min())}; need finite numbers, 0 or more.")
+        for weight in weights:
+            if not bool(((weight >= 0) & weight.isfinite()).all()):
+                raise NblError(f"observe: weight is {float(weight.min())}; need finite numbers, 0 or more.")
 
     # Lightning --------------------------------------------------------------------------------------------------------
 
@@ -273,6 +302,14 @@ class BanditModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["nbl"] = {"algorithm": type(self).__name__, "double": self.dtype == torch.float64}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A restart may have changed hyper-parameters, and with them the shapes of what is about to be loaded."""
+        saved = checkpoint["hyper_parameters"]
+        changed = {k: saved[k] for k in self.may_change if k in saved and saved[k] != self.hparams.get(k)}
+        if changed:
+            self.retune(**changed)
+            self.hparams.update(changed)
 
     def training_step(self, *args: Any, **kwargs: Any) -> None:
         raise NblError(

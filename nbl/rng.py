@@ -73,6 +73,8 @@ class Streams:
             first = torch.arange(block * rounds, (block + 1) * rounds, device=device)
             drawn = self._normals(purpose, first, size) if kind == "normal" else self._uniforms(purpose, first, size)
             kept = (block, drawn.view(len(self.seeds), rounds, *shape))
+            if len(self._blocks) >= 64:  # a service whose number of arms keeps changing
+                self._blocks.clear()
             if rounds > 1:
                 self._blocks[key] = kept
         return kept[1][:, t % rounds].clone()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 
@@ -53,12 +55,20 @@ class Feedback:
     extra: dict[str, Tensor] = field(default_factory=dict)
 
 
+class Weights(NamedTuple):
+    """The weight of an observation in the loss and in the confidence matrix. Each (R,) or a number."""
+
+    loss: Tensor | float = 1.0
+    design: Tensor | float = 1.0
+
+
 @dataclass
 class Round:
     """One round, as callbacks see it: the `batch` of Lightning's batch hooks.
 
     A callback may write to it in `on_train_batch_start`: `arms` to force what is played, `weight` to weigh the
-    observation, `hold` to keep the feedback from the learner (the callback then delivers it later).
+    observation (a value, or a function of the round, called once feedback is there), `hold` to keep the feedback from
+    the learner (the callback then delivers it later), `learn=False` to leave out retraining.
     After the round `decision` and `feedback` are filled in.
     """
 
@@ -66,7 +76,8 @@ class Round:
     contexts: Tensor
     mask: Tensor | None = None
     arms: Tensor | None = None
-    weight: Tensor | None = None
+    weight: Tensor | Weights | Callable[[Round], Tensor | Weights] | None = None
     hold: bool = False
+    learn: bool = True
     decision: Decision | None = None
     feedback: Feedback | None = None

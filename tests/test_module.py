@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from nbl.algorithms import EpsilonGreedy, LinUCB, NeuralES, NeuralTS, NeuralUCB, Uniform
+from nbl.algorithms import EpsilonGreedy, LinES, LinUCB, NeuralES, NeuralTS, NeuralUCB, Uniform
 from nbl.envs import Quadratic, ZhouH1
-from nbl.types import Feedback, NblError
+from nbl.types import Feedback, NblError, Weights
 
 R, K, D = 3, 4, 5
 
@@ -260,3 +260,35 @@ def test_hyper_parameters_are_plain_and_complete():
     module = NeuralUCB(D, nu=0.7, replicas=2, net={"width": 4})
     assert module.hparams["nu"] == 0.7 and module.hparams["replicas"] == 2 and module.hparams["net"] == {"width": 4}
     assert "net" not in NeuralUCB(D, net=torch.nn.Linear(D, 1)).hparams
+
+
+@pytest.mark.parametrize("name", ["lin_es", "neural_es"])
+def test_a_restart_can_change_the_ensemble(name, play):
+    """Members and perturbations follow the phase; a policy so changed loads back from its state."""
+    cls, options = {"lin_es": (LinES, {}), "neural_es": (NeuralES, {"net": {"width": 4}, "fit": {"steps": 2}})}[name]
+    module, env = cls(D, replicas=R, **options), environment()
+    play(module, env, 10)
+    module.restart(horizon=40, members=7, nu=0.9)
+    assert module.hparams["members"] == module.members == 7 and module.nu == 0.9
+    play(module, env, 10, first=11)
+    other = cls(D, replicas=R, **options)
+    other.on_load_checkpoint({"hyper_parameters": dict(module.hparams)})
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(play(module, env, 5, first=21)[0], play(other, env, 5, first=21)[0])
+    with pytest.raises(NblError, match="cannot change"):
+        LinUCB(D).restart(members=3)
+
+
+def test_loss_and_design_can_be_weighed_apart(play):
+    """A design weight changes widths and not what is learnt; a loss weight the reverse."""
+    contexts, probe = torch.randn(K, D), torch.randn(K, D)
+
+    def made(weight):
+        module = NeuralUCB(D, net={"width": 6}, fit={"steps": 5}).double()
+        module.observe(contexts, 1, 0.7, weight)
+        module.learn()
+        return module.act(probe)
+
+    plain, design, loss = made(None), made(Weights(design=0.25)), made(Weights(loss=4.0))
+    assert torch.equal(plain.means, design.means) and (design.widths >= plain.widths).all()
+    assert not torch.equal(design.widths, plain.widths) and not torch.equal(plain.means, loss.means)

@@ -25,7 +25,7 @@ from torch.nn.functional import one_hot
 
 from nbl import explore
 from nbl.algorithms.neural import NeuralBandit
-from nbl.module import Score
+from nbl.module import Score, Weight
 from nbl.types import NblError
 
 
@@ -39,6 +39,7 @@ class NeuralES(NeuralBandit):
     """
 
     randomised = True
+    may_change = ("members", "nu")
 
     def __init__(
         self, dim: int, *, members: int = 10, nu: float = 0.1, warmup: int | None = None, **neural: Any
@@ -46,7 +47,16 @@ class NeuralES(NeuralBandit):
         super().__init__(dim, members=members, **neural)
         if not nu >= 0:
             raise NblError(f"NeuralES(nu={nu!r}): the perturbations' standard deviation must be 0 or more.")
-        self.members, self.nu, self.warmup = members, float(nu), warmup
+        self.nu, self.warmup = float(nu), warmup
+
+    def retune(self, **changes: Any) -> None:
+        """A restart's new ensemble size and perturbations."""
+        if unknown := set(changes) - set(self.may_change):
+            super().retune(**dict.fromkeys(unknown))
+        self.nu = float(changes.get("nu", self.nu))
+        if changes.get("members", self.members) != self.members:
+            self.members = int(changes["members"])
+            self.build()
 
     def score(self, contexts: Tensor) -> Score:
         R, q, K, _ = contexts.shape
@@ -60,6 +70,6 @@ class NeuralES(NeuralBandit):
             member = torch.full_like(member, -1)
         return Score(chosen, f.mean(2), f.std(2, correction=0), votes, {"member": member})
 
-    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         noise = self.normal("perturbation", (self.members, arms.shape[1]))  # line 7               (R, M, q)
-        self.history.append(contexts, arms, reward.unsqueeze(1) + self.nu * noise, weight)  # line 8
+        self.history.append(contexts, arms, reward.unsqueeze(1) + self.nu * noise, weight.loss)  # line 8

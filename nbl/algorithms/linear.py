@@ -21,7 +21,7 @@ from nbl import explore
 from nbl.design import Full
 from nbl.gradient import Gradient
 from nbl.history import take
-from nbl.module import BanditModule, Score
+from nbl.module import BanditModule, Score, Weight
 from nbl.types import NblError
 
 
@@ -56,10 +56,10 @@ class LinearBandit(BanditModule):
         """sqrt(x^T A^-1 x): with the root.    (R, q, K, d) -> (R, q, K)"""
         return self.design.width(Gradient.explicit(contexts.flatten(1, 2))).view(contexts.shape[:3])
 
-    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         x = take(contexts, arms).double()  # (R, q, d)
-        targets = self.targets(reward).double() * weight.unsqueeze(1)  # (R, M, q)
-        self.design.update(Gradient.explicit(x), weight)
+        targets = self.targets(reward).double() * weight.loss.unsqueeze(1)  # (R, M, q)
+        self.design.update(Gradient.explicit(x), weight.loss)  # A is the loss's own matrix
         self.moment += torch.bmm(targets, x)
         self.theta.copy_(torch.bmm(self.moment.double(), self.design.inverse))
 
@@ -106,12 +106,23 @@ class LinES(LinearBandit):
     """
 
     randomised = True
+    may_change = ("members", "nu")
 
     def __init__(self, dim: int, *, members: int = 25, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:
         if isinstance(members, bool) or not isinstance(members, int) or members < 1:
             raise NblError(f"LinES(members={members!r}): need a whole number, at least 1.")
         self.members = members
         super().__init__(dim, nu=nu, lam=lam, **problem)
+
+    def retune(self, **changes: Any) -> None:
+        """A restart's new ensemble size and perturbations."""
+        if unknown := set(changes) - set(self.may_change):
+            super().retune(**dict.fromkeys(unknown))
+        self.nu = float(changes.get("nu", self.nu))
+        if changes.get("members", self.members) != self.members:
+            self.members = int(changes["members"])
+            self.moment = self.moment.new_zeros(self.replicas, self.members, self.dim)
+            self.theta = self.theta.new_zeros(self.replicas, self.members, self.dim)
 
     def score(self, contexts: Tensor) -> Score:
         f = self.means(contexts)  # (R, q, M, K)

@@ -11,7 +11,7 @@ from nbl import design as designs
 from nbl import inner, networks, schedule
 from nbl.gradient import Gradient
 from nbl.history import ArmHistory, History, take
-from nbl.module import BanditModule
+from nbl.module import BanditModule, Weight
 from nbl.networks import Net
 from nbl.types import NblError
 
@@ -50,20 +50,25 @@ class NeuralBandit(BanditModule):
             raise NblError(f"history={history!r}: choose one of auto, arms, full.")
         if history == "arms" and not self.fixed_arms:
             raise NblError("history='arms' needs arms that come back every round: fixed_arms=True.")
-        self.lam = float(lam)
-        self.net = networks.build(net, dim, self.replicas, members)
-        self.net.initialise(self.streams, self.phase)
-        self.fit = inner.build(fit, self.net, lam)
+        self.lam, self.members = float(lam), members
+        self.options: dict[str, Any] = {"net": net, "fit": fit, "history": history}
         self.schedule = schedule.build(retrain, self.replicas)
-        self.history: History | ArmHistory
-        if self.fixed_arms and history != "full":
-            assert self.arms is not None
-            self.history = ArmHistory(self.replicas, self.arms, dim, members)
-        else:
-            self.history = History(self.replicas, dim, members)
+        self.build()
 
-    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
-        self.history.append(contexts, arms, reward.unsqueeze(1), weight)
+    def build(self) -> None:
+        """The networks, how they are trained, and what on."""
+        self.net = networks.build(self.options["net"], self.dim, self.replicas, self.members).to(self.placed)
+        self.net.initialise(self.streams, self.phase)
+        self.fit = inner.build(self.options["fit"], self.net, self.lam).to(self.placed)
+        self.history: History | ArmHistory
+        if self.fixed_arms and self.options["history"] != "full":
+            assert self.arms is not None
+            self.history = ArmHistory(self.replicas, self.arms, self.dim, self.members).to(self.placed)
+        else:
+            self.history = History(self.replicas, self.dim, self.members).to(self.placed)
+
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
+        self.history.append(contexts, arms, reward.unsqueeze(1), weight.loss)
 
     @torch.no_grad()
     def learn(self) -> None:
@@ -130,8 +135,8 @@ class GradientBandit(NeuralBandit):
         width = self.design.width(self.features(x)).to(x.dtype)
         return self.net(x).view(contexts.shape[:3]), width.view(contexts.shape[:3])
 
-    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
-        played = torch.cat([take(contexts, arms), weight.unsqueeze(-1)], -1)
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
+        played = torch.cat([take(contexts, arms), weight.design.unsqueeze(-1)], -1)
         super().commit(contexts, arms, reward, weight)
         self.pending = torch.cat([self.pending, played], 1)
         if not self.grows_after_learning:

@@ -26,7 +26,7 @@ from nbl.algorithms.neural import NeuralBandit
 from nbl.design import Full
 from nbl.gradient import Gradient
 from nbl.history import take
-from nbl.module import Score
+from nbl.module import Score, Weight
 from nbl.types import NblError
 
 
@@ -69,9 +69,9 @@ class NeuralLinear(NeuralBandit):
         theta = self.nu * torch.einsum("rde,rqe->rqd", torch.linalg.cholesky(self.design.inverse), noise)
         return Score(mean + torch.einsum("rqkd,rqd->rqk", phi.view(*shape, -1), theta), mean, width)
 
-    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Tensor) -> None:
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         super().commit(contexts, arms, reward, weight)
-        self._add(take(contexts, arms), reward, weight)
+        self._add(take(contexts, arms), reward, weight.loss)
 
     def _add(self, x: Tensor, reward: Tensor, weight: Tensor) -> None:
         phi = self.features(x)
