@@ -20,6 +20,7 @@ from nbl.types import NblError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_LISTED = {"Recipes": "recipe", "Environments": "env", "Loggers": "logger", "Callbacks": "callbacks"}
 _USAGE = """\
 Usage: {prog} recipe=NAME [key=value ...]
 
@@ -34,7 +35,7 @@ Options (key=value; --cfg job with a recipe prints all there are):
   env=NAME           environment               logger=NAME       where curves go
   algorithm=NAME     algorithm                 algorithm.KEY=V   its hyper-parameters
   trainer.KEY=V      Lightning Trainer's       checkpoint.every=N  rounds; 0: none
-  callbacks.NAME=null  takes a callback out    +callbacks.NAME._target_=CLASS  puts one in
+  +callbacks=NAME    puts a callback in; [NAME,NAME] several; callbacks.KEY=null takes one out
   log_every=N        rounds a point of a curve resume=PATH|last  a checkpoint, a run's folder, or the newest run
   threads=N          CPU threads
 
@@ -47,6 +48,7 @@ Options (key=value; --cfg job with a recipe prints all there are):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 2 bad input, 1 stopped by an error, 128 + n by signal n."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = [f"+{a}" if a.startswith("callbacks=") else a for a in arguments]  # either way of writing it
     try:
         if not arguments or {"-h", "--help"} & set(arguments):
             print(_help(), file=sys.stdout if arguments else sys.stderr)
@@ -59,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _sweep(overrides)
         return _hydra(arguments)
     except Exception as error:
-        ours = isinstance(error, NblError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf")
+        known = type(error).__module__.split(".")[0] in ("hydra", "omegaconf", "nbl_callbacks")
+        ours = isinstance(error, NblError) or known
         if not ours or os.environ.get("NBL_TRACEBACK"):
             raise
         print(f"Error: {configs.short(error)}", file=sys.stderr)
@@ -160,7 +163,7 @@ def _job(config: DictConfig) -> None:
 
 def _help() -> str:
     text = [_USAGE.format(prog=_prog())]
-    for title, group in {"Recipes": "recipe", "Environments": "env", "Loggers": "logger"}.items():
+    for title, group in _LISTED.items():
         text.append(f"{title}:\n{configs.table(configs.choices(group))}\n")
     return "\n".join(text)
 

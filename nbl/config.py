@@ -90,6 +90,11 @@ def resumed(overrides: Sequence[str], saved: DictConfig) -> DictConfig:
         before = OmegaConf.select(saved, f"choices.{key}" if key in GROUPS[1:] else key)
         if key in ("out", "resume") or before == now:
             continue
+        if key == "callbacks" and override.input_line is not None:  # files of callbacks: the same as before?
+            put_in = compose([f"recipe={saved.recipe}", override.input_line]).callbacks
+            if all(saved.callbacks.get(name) is not None for name in put_in):
+                continue
+            before = list(saved.callbacks)
         if key in ("logger", "trainer"):
             merged[key] = compose([f"recipe={saved.recipe}", f"{key}={now}"])[key]
             merged.choices[key] = now

@@ -34,3 +34,20 @@ def share(scores: Tensor) -> Tensor:
 def pick(scores: Tensor, u: Tensor) -> Tensor:
     """The best arm, ties broken by `u`, uniform on (0, 1).    (..., K), (..., K) -> (...)"""
     return torch.where(tied(scores), u, -1.0).argmax(-1)
+
+
+def ensemble(f: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw a member by `u`, uniform on (0, 1): its scores, each arm's chance over the draw, and which member it is.
+
+    (R, q, M, K), (R, q) -> (R, q, K), (R, q, K), (R, q)
+    """
+    R, q, M, K = f.shape
+    member = (u * M).long()
+    chosen = f.gather(2, member[..., None, None].expand(R, q, 1, K)).squeeze(2)
+    return chosen, share(f).mean(2), member
+
+
+def perturbation(scatter: Tensor, noise: Tensor) -> Tensor:
+    """sum z_i x_i for fresh z_i ~ N(0, 1), in law: scatter^(1/2) noise, scatter = sum x x^T.    (R, d, d), (R, d)"""
+    values, vectors = torch.linalg.eigh(scatter)
+    return torch.einsum("rde,re->rd", vectors, values.clamp_min(0.0).sqrt() * noise.double())

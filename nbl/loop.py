@@ -85,15 +85,19 @@ class BanditLoop(_FitLoop):
         with trainer.precision_plugin.train_step_context():
             batch.decision = module.act(batch.contexts, mask=batch.mask)
             if batch.arms is not None:
-                batch.decision.arms, batch.decision.propensities = batch.arms, None
+                own = batch.decision.arms
+                batch.decision.arms, batch.decision.propensities = torch.where(batch.arms >= 0, batch.arms, own), None
             batch.feedback = self.environment.pull(batch.decision.arms)
+            if callable(batch.weight):
+                batch.weight = batch.weight(batch)
             if batch.hold:
                 module.skip()
             else:
-                weight = batch.weight(batch) if callable(batch.weight) else batch.weight
-                module.observe(batch.contexts, batch.decision, batch.feedback, weight)
+                module.observe(batch.contexts, batch.decision, batch.feedback, batch.weight)
             if batch.learn:
                 module.learn()
+            else:
+                module.rest()
 
         steps = self.epoch_loop.manual_optimization.optim_step_progress  # read by trainer.global_step
         steps.increment_ready()

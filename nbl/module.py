@@ -110,6 +110,12 @@ class BanditModule(L.LightningModule):
     def forget(self) -> None:
         """Back to the first round: called by `restart`."""
 
+    def rest(self) -> None:
+        """The round closes without `learn`: what waits for it waits no longer."""
+
+    def retrain(self) -> None:
+        """Begin the training anew on the data that are there: called by `restart(keep_history=True)`."""
+
     def retune(self, **changes: Any) -> None:
         """Take new values of hyper-parameters that may change at a restart; called before `forget`."""
         raise NblError(f"{type(self).__name__} cannot change {', '.join(changes)} at a restart.")
@@ -168,9 +174,32 @@ class BanditModule(L.LightningModule):
             contexts: as given to `act`.
             arms: what was played, (R,) (or (n,) for n answers at once).
             feedback: the rewards, (R,) (or (n,)).
-            weight: of each observation in the loss and in the confidence matrix (`Weights` where they differ); 1
-                where not given.
+            weight: of each observation in the loss and in the confidence matrix (`Weights`, or any pair, where they
+                differ); 1 where not given.
         """
+        self._take_in(contexts, arms, feedback, weight)
+        self.round += 1
+
+    @torch.no_grad()
+    def deliver(
+        self,
+        ids: Tensor,
+        contexts: Tensor,
+        arms: Tensor | int,
+        feedback: Feedback | Tensor | float,
+        weight: Tensor | float | Weights | None = None,
+    ) -> None:
+        """Take in late what came back for the decision with these ids, whose round `skip` closed.
+
+        Rounds are not counted again, and what is drawn for the observation is what its own round would have drawn.
+        """
+        now, self.round = self.round, int(torch.as_tensor(ids).flatten()[0]) >> 20
+        try:
+            self._take_in(contexts, arms, feedback, weight)
+        finally:
+            self.round = now
+
+    def _take_in(self, contexts: Tensor, arms: Any, feedback: Any, weight: Any) -> None:
         x = self._contexts(contexts, "observe")
         shape, K = x.shape[:2], x.shape[2]
         played = torch.as_tensor(arms.arms if isinstance(arms, Decision) else arms)
@@ -178,31 +207,39 @@ class BanditModule(L.LightningModule):
             raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {played.dtype}.")
         played = self._row(played, shape, "arms").to(device=x.device, dtype=torch.int64)
         reward = self._row(feedback.reward if isinstance(feedback, Feedback) else feedback, shape, "reward").to(x)
-        given = weight if isinstance(weight, Weights) else Weights(*[1.0 if weight is None else weight] * 2)
+        given = weight if isinstance(weight, tuple) else (1.0 if weight is None else weight,) * 2  # loss, design
         weights = Weight(*(self._row(w, shape, "weight", fill=True).to(x) for w in given))
         if x.device.type == "cpu":
             self._check(played, reward, weights, K)
         self.commit(x, played, reward, weights)
-        self.round += 1
 
     def skip(self) -> None:
         """Close the round with nothing observed: the feedback comes later, or never."""
         self.round += 1
 
     @torch.no_grad()
-    def restart(self, horizon: int | None = None, **changes: Any) -> None:
+    def restart(self, horizon: int | None = None, keep_history: bool = False, **changes: Any) -> None:
         """Begin anew, as a run with this horizon would: fresh weights, no data. Rounds go on being counted.
 
         Args:
             horizon: of what comes.
+            keep_history: keep the data and the confidence matrix, and train fresh weights on them.
             **changes: new values of hyper-parameters that may change (`members`, `nu`), where the algorithm has them.
         """
+        if keep_history and changes.get("members", getattr(self, "members", None)) != getattr(self, "members", None):
+            raise NblError(
+                f"{type(self).__name__}.restart(keep_history=True, members={changes['members']}): each of its "
+                f"{cast(Any, self).members} members keeps its own data. Leave `members` as it is, or drop keep_history."
+            )
         if changes:
             self.retune(**changes)
             self.hparams.update(changes)
         self.phase += 1
         self.horizon = horizon if horizon is not None else self.horizon
-        self.forget()
+        if keep_history:
+            self.retrain()
+        else:
+            self.forget()
 
     @property
     def placed(self) -> Tensor:

@@ -56,17 +56,21 @@ class Streams:
         """Uniform on (0, 1), float64.    -> (R, *shape)"""
         return self._draw("uniform", purpose, t, tuple(shape), torch.device(device))
 
-    def normal(self, purpose: str, t: int, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-        """Standard normal, float64.    -> (R, *shape)"""
-        return self._draw("normal", purpose, t, tuple(shape), torch.device(device))
+    def normal(
+        self, purpose: str, t: int, shape: Sequence[int], device: torch.device | str = "cpu", ahead: bool = True
+    ) -> Tensor:
+        """Standard normal, float64; `ahead=False` where the shape changes every round.    -> (R, *shape)"""
+        return self._draw("normal", purpose, t, tuple(shape), torch.device(device), ahead)
 
-    def _draw(self, kind: str, purpose: str, t: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    def _draw(
+        self, kind: str, purpose: str, t: int, shape: tuple[int, ...], device: torch.device, ahead: bool = True
+    ) -> Tensor:
         """Rounds are drawn in blocks that are kept until another block is asked for: a memo, not a state.
 
         Round 0, where problems and weights are drawn, is asked for once: nothing is drawn ahead or kept.
         """
         size = math.prod(shape)
-        rounds = max(1, min(256, _BLOCK // max(1, size))) if t > 0 else 1
+        rounds = max(1, min(256, _BLOCK // max(1, size))) if t > 0 and ahead else 1
         key, block = (kind, purpose, shape, device), t // rounds
         kept = self._blocks.get(key)
         if kept is None or kept[0] != block:

@@ -78,7 +78,7 @@ def run(config: DictConfig, start: Path | None = None) -> int:
             failure = error
 
     rounds = recorder.rounds
-    about = {**config.choices, "recipe": config.recipe, "horizon": config.horizon, "replicas": config.replicas}
+    about = {**_plain(config.choices), "recipe": config.recipe, "horizon": config.horizon, "replicas": config.replicas}
     if rounds.played:
         summary = results.write(out, rounds, recorder.rows, about)
         sync = loggers.finish(trainer.loggers, summary, out / "regret.png")

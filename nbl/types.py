@@ -66,9 +66,10 @@ class Weights(NamedTuple):
 class Round:
     """One round, as callbacks see it: the `batch` of Lightning's batch hooks.
 
-    A callback may write to it in `on_train_batch_start`: `arms` to force what is played, `weight` to weigh the
-    observation (a value, or a function of the round, called once feedback is there), `hold` to keep the feedback from
-    the learner (the callback then delivers it later), `learn=False` to leave out retraining.
+    A callback may write to it in `on_train_batch_start`: `arms` to force what is played (below 0: the algorithm's own
+    choice), `weight` to weigh the observation (a value, or a function of the round, called once feedback is there),
+    `hold` to keep the feedback from the learner (the callback then delivers it later), `learn=False` to leave out
+    retraining.
     After the round `decision` and `feedback` are filled in.
     """
 

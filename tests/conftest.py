@@ -7,7 +7,23 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
-from nbl.algorithms import EpsilonGreedy, LinES, LinTS, LinUCB, NeuralES, NeuralLinear, NeuralTS, NeuralUCB, Uniform
+from nbl.algorithms import (
+    GLMES,
+    GLMFPL,
+    GLMTSL,
+    GLMUCB,
+    EpsilonGreedy,
+    LinES,
+    LinPHE,
+    LinTS,
+    LinUCB,
+    NeuralES,
+    NeuralLinear,
+    NeuralPHE,
+    NeuralTS,
+    NeuralUCB,
+    Uniform,
+)
 
 torch.set_num_threads(1)
 
@@ -35,6 +51,12 @@ ALGORITHMS = {
     "lin_ucb": (LinUCB, {}),
     "lin_ts": (LinTS, {}),
     "lin_es": (LinES, {"members": 5}),
+    "lin_phe": (LinPHE, {}),
+    "glm_es": (GLMES, {"members": 3}),
+    "glm_ucb": (GLMUCB, {}),
+    "glm_tsl": (GLMTSL, {}),
+    "glm_fpl": (GLMFPL, {}),
+    "neural_phe": (NeuralPHE, {**SMALL}),
     "uniform": (Uniform, {}),
 }
 

@@ -11,7 +11,8 @@ from lightning.pytorch.callbacks import ProgressBar
 
 
 class BanditProgressBar(ProgressBar):
-    """Round, regret so far, rounds a second and time left; on a terminal a live bar, elsewhere a line every tenth.
+    """Round, phase (where the module has a `phase`), regret so far, rounds a second and time left; on a terminal a live
+    bar, elsewhere a line every tenth.
 
     The regret shown is `trainer.callback_metrics[metric]`, where a logger has put one.
 
@@ -27,9 +28,10 @@ class BanditProgressBar(ProgressBar):
             raise ValueError(f"BanditProgressBar(refresh={refresh}): need seconds above 0, for example 0.1.")
         self.metric, self.refresh, self.stream = metric, refresh, stream or sys.stderr
         self._enabled = True
+        self._module: Any = None
         self._bar: Any = None  # rich's Progress, on a terminal
         self._task: Any = None
-        self._next, self._first, self._start = 0.0, 0, 0.0
+        self._next, self._first, self._start, self._tenth = 0.0, 0, 0.0, 0
 
     def disable(self) -> None:
         self._enabled = False
@@ -38,6 +40,7 @@ class BanditProgressBar(ProgressBar):
         self._enabled = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._module = pl_module
         self._first, self._start, self._next = trainer.global_step, time.monotonic(), 0.0
         self._tenth = 10 * self._first // max(1, trainer.max_steps)
         if self._enabled and self.stream.isatty():
@@ -94,7 +97,9 @@ class BanditProgressBar(ProgressBar):
         speed = (trainer.global_step - self._first) / max(1e-9, time.monotonic() - self._start)
         value = trainer.callback_metrics.get(self.metric)
         name = self.metric.split("/")[0]
-        return (f"{name} {float(value):.1f}  " if value is not None else "") + f"{speed:.0f} rounds/s"
+        phase = getattr(self._module, "phase", 0)
+        shown = f"phase {phase}  " if isinstance(phase, int) and phase else ""
+        return shown + (f"{name} {float(value):.1f}  " if value is not None else "") + f"{speed:.0f} rounds/s"
 
     def _close(self, trainer: L.Trainer) -> None:
         if self._enabled:

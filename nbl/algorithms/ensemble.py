@@ -1,4 +1,4 @@
-"""Neural-ES: ensemble sampling with neural networks.
+"""Neural-ES: ensemble sampling with neural networks; and Neural-PHE, which it is compared with.
 
 Ensemble Sampling for Nonlinear Contextual Bandits, arXiv:2510.10730, Algorithm 1 and section 4.3.
 
@@ -13,6 +13,9 @@ Ensemble Sampling for Nonlinear Contextual Bandits, arXiv:2510.10730, Algorithm 
 with ridge N lam towards theta_0, step size 1/(N lam + N L t) (Theorem 5.11), because the printed rate of 0.01
 diverges. `practical` (algorithm=neural_es): an ordinary network, warm-started Adam on the mean loss, ridge on the
 weights. The doubling trick of section 6 is a callback, not part of this file.
+
+Neural-PHE (Jia, Zhang, Zhou, Gu, Wang. Learning Neural Contextual Bandits through Perturbed Rewards. ICLR 2022) has one
+network and perturbs every reward of the past afresh in every round.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from torch.nn.functional import one_hot
 
 from nbl import explore
 from nbl.algorithms.neural import NeuralBandit
+from nbl.history import ArmHistory, Data
 from nbl.module import Score, Weight
 from nbl.types import NblError
 
@@ -61,9 +65,7 @@ class NeuralES(NeuralBandit):
     def score(self, contexts: Tensor) -> Score:
         R, q, K, _ = contexts.shape
         f = self.net(contexts.flatten(1, 2)).view(R, -1, q, K).transpose(1, 2)  # f_j(x)         (R, q, M, K)
-        member = (self.uniform("member", (q,)) * f.shape[2]).long()  # line 4: j_t uniform         (R, q)
-        chosen = f.gather(2, member[..., None, None].expand(R, q, 1, K)).squeeze(2)  # line 5     (R, q, K)
-        votes = explore.share(f).mean(2)  # an arm's chance of being played
+        chosen, votes, member = explore.ensemble(f, self.uniform("member", (q,)))  # lines 4 and 5
         if self.history.n < (K if self.warmup is None else self.warmup):  # line 2: each arm in turn
             turn = (self.history.n + torch.arange(q, device=f.device)) % K
             chosen = votes = one_hot(turn, K).to(f.dtype).expand(R, q, K)
@@ -73,3 +75,37 @@ class NeuralES(NeuralBandit):
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         noise = self.normal("perturbation", (self.members, arms.shape[1]))  # line 7               (R, M, q)
         self.history.append(contexts, arms, reward.unsqueeze(1) + self.nu * noise, weight.loss)  # line 8
+
+
+class NeuralPHE(NeuralBandit):
+    """Plays argmax f, f trained on rewards that are all perturbed afresh, N(0, nu^2), at every retraining.
+
+    With fixed arms the n perturbations of an arm are one draw of their mean, N(0, nu^2 / n): equal in law.
+
+    Args:
+        nu: sigma_R.
+        warmup: rounds that play the arms in turn; None is once each.
+    """
+
+    randomised = True
+
+    def __init__(self, dim: int, *, nu: float = 0.1, warmup: int | None = None, **neural: Any) -> None:
+        super().__init__(dim, **neural)
+        if not nu >= 0:
+            raise NblError(f"NeuralPHE(nu={nu!r}): the perturbations' standard deviation must be 0 or more.")
+        self.nu, self.warmup = float(nu), warmup
+
+    def score(self, contexts: Tensor) -> Score:
+        R, q, K, _ = contexts.shape
+        mean = self.net(contexts.flatten(1, 2)).view(R, q, K)
+        if self.history.n < (K if self.warmup is None else self.warmup):
+            turn = one_hot((self.history.n + torch.arange(q, device=mean.device)) % K, K).to(mean.dtype)
+            return Score(turn.expand(R, q, K), mean, None, turn.expand(R, q, K))
+        return Score(mean, mean)
+
+    def training_data(self) -> Data:
+        data = self.history.data()
+        n = data.weights if isinstance(self.history, ArmHistory) else torch.ones_like(data.weights)
+        noise = self.streams.normal("perturbation", self.round, n.shape[1:], n.device, ahead=False).to(n.dtype)
+        noise = self.nu * noise / n.clamp_min(1.0).sqrt()
+        return data._replace(targets=data.targets + noise.unsqueeze(1))

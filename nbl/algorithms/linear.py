@@ -126,12 +126,40 @@ class LinES(LinearBandit):
 
     def score(self, contexts: Tensor) -> Score:
         f = self.means(contexts)  # (R, q, M, K)
-        R, q, M, K = f.shape
-        member = (self.uniform("member", (q,)) * M).long()  # Algorithm 1, line 4
-        chosen = f.gather(2, member[..., None, None].expand(R, q, 1, K)).squeeze(2)  # line 5
-        votes = explore.share(f).mean(2)
+        chosen, votes, member = explore.ensemble(f, self.uniform("member", f.shape[1:2]))  # Algorithm 1, lines 4 and 5
         return Score(chosen, f.mean(2), f.std(2, correction=0), votes, {"member": member})
 
     def targets(self, reward: Tensor) -> Tensor:
         noise = self.normal("perturbation", (self.members, reward.shape[1]))  # line 7
         return reward.unsqueeze(1) + self.nu * noise  # line 8
+
+
+class LinPHE(LinearBandit):
+    """Plays argmax x.theta, theta the ridge estimate from rewards all perturbed afresh, N(0, nu^2), in every round.
+
+    Kveton et al. 2019 (LinPHE) with Gaussian perturbations. The t perturbations enter as sum z x ~ N(0, nu^2 sum x
+    x^T): one draw of d numbers, equal in law.
+    """
+
+    randomised = True
+
+    def __init__(self, dim: int, *, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:
+        super().__init__(dim, nu=nu, lam=lam, **problem)
+        self.register_buffer("scatter", torch.zeros(self.replicas, dim, dim, dtype=torch.float64))  # sum w^2 x x^T
+
+    scatter: Tensor
+
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
+        super().commit(contexts, arms, reward, weight)
+        x = take(contexts, arms).double() * weight.loss.unsqueeze(-1)
+        self.scatter += torch.bmm(x.mT, x)
+
+    def score(self, contexts: Tensor) -> Score:
+        noise = explore.perturbation(self.scatter, self.normal("perturbation", (self.dim,)))
+        theta = torch.bmm(self.nu * noise.unsqueeze(1), self.design.inverse)  # theta - theta_hat    (R, 1, d)
+        mean = self.means(contexts).squeeze(2)
+        return Score(mean + torch.einsum("rqkd,rd->rqk", contexts.double(), theta[:, 0]), mean)
+
+    def forget(self) -> None:
+        super().forget()
+        self.scatter.zero_()

@@ -10,7 +10,7 @@ from torch import Tensor
 from nbl import design as designs
 from nbl import inner, networks, schedule
 from nbl.gradient import Gradient
-from nbl.history import ArmHistory, History, take
+from nbl.history import ArmHistory, Data, History, take
 from nbl.module import BanditModule, Weight
 from nbl.networks import Net
 from nbl.types import NblError
@@ -75,7 +75,11 @@ class NeuralBandit(BanditModule):
         due = self.schedule.due(self.history.n, self.logdet())
         if isinstance(due, Tensor) or due:
             who = due if isinstance(due, Tensor) else None
-            self.fit(self.net, self.history.data(), self.history.n, who)
+            self.fit(self.net, self.training_data(), self.history.n, who)
+
+    def training_data(self) -> Data:
+        """What the network is trained on."""
+        return self.history.data()
 
     def logdet(self) -> Tensor | None:
         """How much the confidence matrix has grown, where there is one.    -> (R,)"""
@@ -85,6 +89,13 @@ class NeuralBandit(BanditModule):
         self.net.initialise(self.streams, self.phase)
         for part in (self.fit, self.schedule, self.history):
             part.reset()
+
+    def retrain(self) -> None:
+        """A warm-started fit takes few steps a round: fresh weights get those of up to a hundred rounds at once."""
+        self.net.initialise(self.streams, self.phase)
+        self.fit.reset()
+        for _ in range(min(self.history.n, 100) if self.fit.warm else min(self.history.n, 1)):
+            self.fit(self.net, self.history.data(), self.history.n)
 
     def diagnostics(self) -> dict[str, Tensor]:
         return {"fit/loss": self.fit.last.mean(-1)}
@@ -144,6 +155,9 @@ class GradientBandit(NeuralBandit):
 
     def learn(self) -> None:
         super().learn()
+        self._grow()
+
+    def rest(self) -> None:
         self._grow()
 
     def _grow(self) -> None:

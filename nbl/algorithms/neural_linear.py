@@ -84,6 +84,10 @@ class NeuralLinear(NeuralBandit):
         if self.recompute and not torch.equal(before, self.fit.taken):
             self._rebuild()
 
+    def retrain(self) -> None:
+        super().retrain()
+        self._rebuild()
+
     def _rebuild(self) -> None:
         """A = lam I + sum w phi phi^T and b = sum w r phi, with the features of today."""
         data = self.history.data()
