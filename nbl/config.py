@@ -91,8 +91,11 @@ def resumed(overrides: Sequence[str], saved: DictConfig) -> DictConfig:
         if key in ("out", "resume") or before == now:
             continue
         if key == "callbacks" and override.input_line is not None:  # files of callbacks: the same as before?
-            put_in = compose([f"recipe={saved.recipe}", override.input_line]).callbacks
-            if all(saved.callbacks.get(name) is not None for name in put_in):
+            without, put_in = (
+                compose([f"recipe={saved.recipe}", *more]).callbacks for more in ([], [override.input_line])
+            )
+            new = {name: part for name, part in put_in.items() if part != without.get(name)}
+            if all((saved.callbacks.get(name) or {}).get("_target_") == part._target_ for name, part in new.items()):
                 continue
             before = list(saved.callbacks)
         if key in ("logger", "trainer"):

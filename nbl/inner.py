@@ -48,7 +48,7 @@ class Fit(nn.Module):
         lr: float | str = 3e-3,
         steps: int = 10,
         scale: str = "mean",
-        ridge: float | None = None,
+        ridge: float | None = 4.0,
         towards: str = "zero",
         start: str = "warm",
         momentum: float = 0.9,

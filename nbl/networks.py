@@ -6,13 +6,14 @@ and confidence need three things of it: `evaluate`, `pullback` (gradient of a we
 through `torch.func`.
 
     kind       f(x)                                                 start
-    standard   ordinary MLP with biases                             He: N(0, 2 / fan in), biases 0
+    standard   ordinary MLP with biases                             N(0, (c_s / fan in)^(1/s)), last N(0, 2/m); biases 0
     zhou       sqrt(m) W_L relu(... W_1 x), x -> [x, x]/sqrt(2)      blockdiag(W, W), N(0, 4/m); (w, -w), N(0, 2/m)
     ntk        f_l = sqrt(c_s/m) W_l sigma_s(f_{l-1}), c_s = 2/(2s-1)!!  N(0, 1)
 
-`zhou` is NeuralUCB's, NeuralTS's and Neural-ES's network; `ntk` is NeuralGCB's (eq. 2). Both subtract f(x;
-theta_0), for `zhou` a zero that rounding would blur. sigma_s(u) = max(0, u)^s. Depth L counts weight matrices: L =
-2 is one hidden layer.
+`zhou` is NeuralUCB's, NeuralTS's and Neural-ES's network; `ntk` is NeuralGCB's (eq. 2). Both subtract
+f(x; theta_0), for `zhou` a zero that rounding would blur. sigma_s(u) = max(0, u)^s. Depth L counts weight matrices:
+L = 2 is one hidden layer. `standard` is He's initialisation for s = 1; for s > 1 the first hidden layer has the same
+mean square on unit contexts, without which the ridge wins before the data do and the network dies.
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ class MLP(Network):
         self.kind, self.width, self.depth, self.power = kind, width, depth, power
         self.scale = 1.0 if kind == "ntk" else width**-0.5
         self.centered = kind != "standard"
-        c = 2.0 / math.prod(range(1, 2 * power, 2))  # c_s = 2 / (2s-1)!!
-        inner = math.sqrt(c / width)
+        self.c = 2.0 / math.prod(range(1, 2 * power, 2))  # c_s = 2 / (2s-1)!!
+        inner = math.sqrt(self.c / width)
         self.gains = {
             "standard": [1.0] * depth,
             "zhou": [1.0] * (depth - 1) + [math.sqrt(width)],
@@ -156,7 +157,7 @@ class MLP(Network):
         theta = streams.normal("init", phase, (self.size,), self.theta0.device)
         for layer, ((weight, bias), (o, i)) in enumerate(zip(self.unpack(theta), self.shapes, strict=True), 1):
             if bias is not None:
-                weight *= math.sqrt(2.0 / i)
+                weight *= math.sqrt(2.0 / i if layer == self.depth else (self.c / i) ** (1.0 / self.power))
                 bias.zero_()
             elif self.kind == "zhou" and layer < self.depth:  # blockdiag(W, W)
                 weight *= math.sqrt(4.0 / self.width)

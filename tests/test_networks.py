@@ -114,6 +114,15 @@ def test_initial_variances():
     assert (bias == 0).all()
 
 
+def test_hidden_signal_does_not_depend_on_the_power():
+    """On unit contexts the first hidden layer has mean square 1/d for every sigma_s: what keeps sigma_2 alive."""
+    x = torch.nn.functional.normalize(contexts(4, 50, 20), dim=-1)
+    for power in (1, 2):
+        net = made("standard", power=power, replicas=4, width=2000, dim=20, moved=False)
+        hidden = net.evaluate(net.unpack(net.theta), x)[1][2]
+        assert hidden.square().mean().item() == pytest.approx(1 / 20, rel=0.1)
+
+
 def test_zhou_gradient_has_squared_norm_near_depth():
     """||g||^2 / m is about L for unit contexts: what makes the step size 1/(m lam + m L t) safe."""
     net = made("zhou", 3, replicas=8, width=400, dim=10, moved=False)

@@ -62,8 +62,8 @@ class Warmup(L.Callback, ABC):
             self.on_train_batch_start(trainer, pl_module, batch, 0)
 
     def _begin(self, trainer: L.Trainer, batch: Any, rounds: int | None) -> None:
-        left = [trainer.max_steps - trainer.global_step] if trainer.max_steps > 0 else []
-        room = min([*left, *([rounds] if rounds is not None else [])], default=None)
+        left = trainer.max_steps - trainer.global_step if trainer.max_steps > 0 else None
+        room = rounds if rounds is not None else left  # an anytime phase does not know when the run ends
         self.length = self.plan(batch, room)
         if room is not None and self.length > room:
             rank_zero_warn(

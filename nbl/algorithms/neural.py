@@ -117,7 +117,7 @@ class GradientBandit(NeuralBandit):
         self,
         dim: int,
         *,
-        nu: float = 1.0,
+        nu: float = 0.1,
         lam: float = 1.0,
         design: str = "auto",
         last_layer: bool = False,

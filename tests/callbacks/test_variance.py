@@ -1,0 +1,132 @@
+"""Weights are what the formula says, reach loss and design apart, and serve ordinary projects."""
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+from nbl.algorithms import LinUCB, NeuralUCB
+from nbl.envs import Linear
+from nbl.types import Feedback
+from nbl_callbacks import DelayedFeedback, Unsuitable, VarianceWeighting
+
+
+class Modelled(NeuralUCB):
+    """Believes that the variance of arm k is (k + 1)/10."""
+
+    def variance(self, contexts, arms):
+        return (arms + 1) / 10
+
+
+class Told(Linear):
+    """Offers the true variance: 0.04."""
+
+    def pull(self, arms):
+        feedback = super().pull(arms)
+        return Feedback(feedback.reward, feedback.regret, feedback.optimal, {"variance": torch.full((2,), 0.04)})
+
+
+def neural(environment=Linear):
+    small = {"net": {"width": 4}, "fit": {"steps": 1}}
+    return Modelled(3, replicas=2, history="full", **small), environment(arms=5, dim=3, replicas=2)
+
+
+def weights(tape):
+    return [torch.stack([batch.weight[i] for batch in tape.rounds]) for i in (0, 1)]
+
+
+def test_inverse_weighs_loss_and_design(play):
+    """1 / max(sigma, eps)^2 with sigma^2 = (k+1)/10, eps^2 = 0.25."""
+    module, tape = play([VarianceWeighting(eps=0.5)], neural())
+    expected = 1 / ((tape.arms + 1) / 10).clamp_min(0.25)
+    for found in weights(tape):
+        assert torch.allclose(found, expected)
+    assert torch.allclose(module.history.data().weights, expected.T)
+
+
+def test_direct_weighs_the_design_alone(play):
+    module, tape = play([VarianceWeighting("direct")], neural())
+    loss, design = weights(tape)
+    assert (loss == 1).all() and torch.allclose(design, (tape.arms + 1) / 10)
+    assert (module.history.data().weights == 1).all()
+
+
+@pytest.mark.parametrize(("source", "told"), [("auto", True), ("oracle", True), ("model", False)])
+def test_the_oracle_is_believed_when_offered(source, told, play):
+    _, tape = play([VarianceWeighting(eps=0.1, source=source)], neural(Told))
+    assert bool((weights(tape)[0] == 25).all()) is told
+
+
+def test_a_module_without_variance_needs_an_oracle(play):
+    made = LinUCB(3, replicas=2), Told(arms=5, dim=3, replicas=2)
+    with pytest.raises(Unsuitable, match=r"Heteroscedastic; LinUCB has no `variance`"):
+        play([VarianceWeighting()], made)
+    play([VarianceWeighting(source="oracle")], made)
+    with pytest.raises(Unsuitable, match="offers no `variance`"):
+        play([VarianceWeighting(source="oracle")], "lin_es")
+
+
+def test_weight_one_is_no_weighting(play, equal_states):
+    """Unit variance changes nothing."""
+
+    class Unit(NeuralUCB):
+        def variance(self, contexts, arms):
+            return torch.ones(len(arms))
+
+    def made():
+        small = {"net": {"width": 4}, "fit": {"steps": 1}}
+        return Unit(3, replicas=2, **small), Linear(arms=5, dim=3, replicas=2)
+
+    one, a = play([VarianceWeighting()], made())
+    two, b = play([], made())
+    assert torch.equal(a.arms, b.arms) and equal_states(one, two)
+
+
+def test_a_delayed_observation_keeps_the_weight_of_its_round(play):
+    module, tape = play([VarianceWeighting(eps=0.5), DelayedFeedback(3)], neural())
+    expected = 1 / ((tape.arms + 1) / 10).clamp_min(0.25)
+    assert torch.allclose(module.history.data().weights, expected.T)
+
+
+def test_a_variance_that_is_not_a_number_is_refused():
+    with pytest.raises(ValueError, match="nan"):
+        VarianceWeighting().weigh(torch.tensor([0.1, torch.nan]))
+
+
+class Ordinary(BoringModel):
+    """A heteroscedastic regressor's shape: variance of each sample."""
+
+    def variance(self, batch):
+        x = batch["x"] if isinstance(batch, dict) else batch[0]
+        return x[:, 0].square()
+
+    def training_step(self, batch, index):
+        x, weight = (batch["x"], batch["weight"]) if isinstance(batch, dict) else batch
+        assert torch.allclose(weight, 1 / x[:, 0].abs().clamp_min(0.5).square())
+        self.seen = True
+        return (weight * self.layer(x).square().mean(-1)).mean()
+
+
+def samples(kind):
+    x = torch.randn(16, 32)
+    wrapped = {"dict": [{"x": row} for row in x], "list": torch.utils.data.TensorDataset(x), "tensor": x}
+    return torch.utils.data.DataLoader(wrapped[kind], batch_size=4)
+
+
+@pytest.mark.parametrize("kind", ["dict", "list", "tensor"])
+def test_an_ordinary_project_finds_the_weights_in_its_batch(kind):
+    module = Ordinary()
+    trainer = L.Trainer(max_steps=3, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                        callbacks=[VarianceWeighting(eps=0.5)], accelerator="cpu", enable_model_summary=False)  # fmt: skip
+    if kind == "tensor":
+        with pytest.raises(Unsuitable, match="a dict or a list, not a Tensor"):
+            trainer.fit(module, samples(kind))
+    else:
+        trainer.fit(module, samples(kind))
+        assert module.seen
+
+
+@pytest.mark.parametrize("bad", [{"mode": "both"}, {"eps": 0}, {"source": "hearsay"}])
+def test_bad_arguments(bad):
+    with pytest.raises(ValueError, match="VarianceWeighting"):
+        VarianceWeighting(**bad)
