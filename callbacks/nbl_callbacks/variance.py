@@ -59,15 +59,15 @@ class VarianceWeighting(L.Callback):
                 f"VarianceWeighting(mode={self.mode!r}, source={self.source!r}) is for a bandit's rounds; a batch has "
                 "only its loss to weigh: use mode='inverse' and source='model'."
             )
-        weight = self.weigh(self._ask(pl_module, batch)).loss
-        if isinstance(batch, dict):
-            batch["weight"] = weight
-        elif isinstance(batch, list):
-            batch.append(weight)
-        else:
+        if not isinstance(batch, dict | list):
             raise Unsuitable(
                 f"VarianceWeighting writes weights into a batch that is a dict or a list, not a {type(batch).__name__}."
             )
+        weight = self.weigh(self._ask(pl_module, batch)).loss
+        if isinstance(batch, dict):
+            batch["weight"] = weight
+        else:
+            batch.append(weight)
 
     def weigh(self, variance: Tensor) -> Weighting:
         """Variances to weights."""

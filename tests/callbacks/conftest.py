@@ -74,11 +74,6 @@ def equal_states():
 
 
 @pytest.fixture
-def make():
-    return MADE
-
-
-@pytest.fixture
 def resumes(tmp_path):
     """Checks that a run resumed after any round equals one never stopped: the same arms and the same module."""
 

@@ -1,5 +1,6 @@
 """Delayed feedback: told late, once, as of the round it was played in, and never lost."""
 
+import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -31,17 +32,12 @@ def test_everything_is_told_once_and_rounds_are_counted_once(law, play):
     assert module.round == 30 and not delay.out
     rewards = {batch.t: batch.feedback.reward for batch in tape.rounds}
     assert sorted(t + 1 for t, _ in module.told) == list(range(1, 31))  # `round` is that of playing while told
-    assert all(torch.equal(reward.squeeze(-1), rewards[t + 1]) for t, reward in module.told)
+    assert all(torch.equal(reward.squeeze(-1), rewards[t + 1].to(reward)) for t, reward in module.told)
 
 
-def test_a_closed_form_learner_ends_where_it_would_without_delay(play, equal_states):
+def test_a_closed_form_learner_ends_where_it_would_without_delay(play):
     """Sums do not mind the order: the same rounds told late give the same estimates, perturbations included."""
     made = [(LinES(3, arms=5, replicas=2, members=4), Linear(arms=5, dim=3, replicas=2)) for _ in range(2)]
-
-    class Force(torch.nn.Module):
-        pass
-
-    import lightning as L
 
     class Same(L.Callback):
         def on_train_batch_start(self, trainer, module, batch, index):
@@ -90,7 +86,6 @@ def test_resumed_inside_a_delay(law, made, resumes):
 
 def test_a_run_that_stops_early_keeps_what_is_out(play, tmp_path):
     """It is in the checkpoint, and said."""
-    import lightning as L
 
     class Stop(L.Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, index):
@@ -110,8 +105,6 @@ def test_a_restart_does_not_lose_what_is_out(play):
 
 
 def test_an_unsuitable_module_is_named_at_setup():
-    import lightning as L
-
     trainer = L.Trainer(max_steps=1, logger=False, callbacks=[DelayedFeedback()], enable_checkpointing=False,
                         enable_progress_bar=False, accelerator="cpu", enable_model_summary=False)  # fmt: skip
     with pytest.raises(Unsuitable, match="Deliverable; BoringModel has no `deliver`"):

@@ -153,7 +153,8 @@ QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": 
 
 def fit(module, callbacks, steps, resume=None, **options):
     torch.manual_seed(0)
-    loader = torch.utils.data.DataLoader(torch.randn(400, 4), batch_size=4)
+    rows = torch.randn(4, 4).repeat(100, 1)  # every batch the same: Lightning begins a plain loader anew on resuming
+    loader = torch.utils.data.DataLoader(rows, batch_size=4)
     options = {"enable_checkpointing": False, **options}
     trainer = L.Trainer(max_steps=steps, callbacks=callbacks, **QUIET, **options)
     trainer.fit(module, loader, ckpt_path=resume, weights_only=None if resume is None else True)
@@ -178,7 +179,7 @@ def test_an_ordinary_run_resumed_in_any_phase(tmp_path):
     for at in (2, 4, 5, 8, 10, 11):
         part = Ordinary()
         fit(part, [DoublingTrick(first=4, factor=2.5)], 12, resume=tmp_path / f"step={at}.ckpt")
-        assert part.trace == pytest.approx(whole.trace[at:]), at
+        assert torch.allclose(torch.tensor(part.trace), torch.tensor(whole.trace[at:])), at
 
 
 def test_what_an_ordinary_module_cannot_do_is_said_at_setup():

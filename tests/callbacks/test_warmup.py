@@ -2,6 +2,7 @@
 
 import warnings
 
+import lightning as L
 import pytest
 import torch
 from lightning.pytorch.demos.boring_classes import BoringModel
@@ -29,7 +30,7 @@ def test_round_robin_plays_each_arm_in_turn(play):
     assert tape.arms[:10].T.tolist() == [[0, 1, 2, 3, 4] * 2] * 2
 
 
-def test_random_is_uniform_and_a_function_of_the_seeds(play, make):
+def test_random_is_uniform_and_a_function_of_the_seeds(play):
     _, tape = play([RandomWarmup(300)], horizon=300)
     assert (counts(tape.arms, 5) > 30).all() and not torch.equal(tape.arms[:, 0], tape.arms[:, 1])
     assert torch.equal(play([RandomWarmup(300)], horizon=300)[1].arms, tape.arms)
@@ -136,8 +137,6 @@ def test_the_design_is_solved_once(play, monkeypatch):
 
 
 def test_masked_arms_are_left_out(play):
-    import lightning as L
-
     class Mask(L.Callback):
         def on_train_batch_start(self, trainer, module, batch, index):
             batch.mask = torch.tensor([True, False, True, True, False]).expand(2, 5)
@@ -147,8 +146,6 @@ def test_masked_arms_are_left_out(play):
 
 
 def test_an_ordinary_batch_is_refused_by_name():
-    import lightning as L
-
     trainer = L.Trainer(max_steps=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
                         callbacks=[RoundRobinWarmup()], accelerator="cpu", enable_model_summary=False)  # fmt: skip
     with pytest.raises(Unsuitable, match="RoundRobinWarmup works on a bandit's rounds"):
