@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,24 @@ from nbl.loop import BanditLoop
 from nbl.module import BanditModule
 from nbl.results import Recorder, Rounds
 from nbl.types import NblError
+
+NOISE = (  # warnings of Lightning and its dependencies about things a bandit run does not have
+    r".*does not have many workers.*",
+    r".*directory .* exists and is not empty.*",
+    r".*isinstance\(treespec, LeafSpec\).*",
+    r".*You defined a `validation_step`.*",
+    r".*GPU available but not used.*",
+    r".*this fit will run with no optimizer.*",
+    r"(?s).*Using ModelCheckpoint with manual optimization.*",
+)
+
+
+def hush() -> None:
+    """No advertising and no advice on dataloaders; real warnings pass."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in NOISE:
+        warnings.filterwarnings("ignore", message=message)
 
 
 def fit(
@@ -57,8 +76,9 @@ def fit(
         "devices": 1,
         "max_epochs": -1,
     }
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
-    made = L.Trainer(max_steps=horizon, callbacks=list(callbacks), **{**quiet, **trainer})
-    made.fit_loop = BanditLoop(made, environment, block)
-    made.fit(module, ckpt_path=resume)
+    with warnings.catch_warnings():
+        hush()
+        made = L.Trainer(max_steps=horizon, callbacks=list(callbacks), **{**quiet, **trainer})
+        made.fit_loop = BanditLoop(made, environment, block)
+        made.fit(module, ckpt_path=resume)
     return recorder.rounds

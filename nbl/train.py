@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import signal
 import sys
 import threading
 import uuid
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -25,17 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 from nbl import checkpoint, loggers, results
 from nbl.config import unknown
 from nbl.loop import BanditLoop
+from nbl.run import hush
 from nbl.types import NblError
-
-_NOISE = (  # warnings of Lightning and its dependencies about things a bandit run does not have
-    r".*does not have many workers.*",
-    r".*directory .* exists and is not empty.*",
-    r".*isinstance\(treespec, LeafSpec\).*",
-    r".*You defined a `validation_step`.*",
-    r".*GPU available but not used.*",
-    r".*this fit will run with no optimizer.*",
-    r"(?s).*Using ModelCheckpoint with manual optimization.*",
-)
 
 
 def run(config: DictConfig, start: Path | None = None) -> int:
@@ -140,14 +129,6 @@ def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) ->
     console.print(f"Results: {out}/ (summary.json, rounds.parquet, metrics.csv, regret.png)", highlight=False)
     if sync:
         console.print(f"W&B ran offline. To upload: {sync}", highlight=False)
-
-
-def hush() -> None:
-    """No advertising and no advice on dataloaders; real warnings pass."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for message in _NOISE:
-        warnings.filterwarnings("ignore", message=message)
 
 
 def _trainer(config: DictConfig, recorder: results.Recorder, out: Path) -> L.Trainer:

@@ -1,6 +1,7 @@
-"""Environments: where rounds come from. `ENVIRONMENTS` has them by the short name that recipes use."""
+"""Environments: where rounds come from. `ENVIRONMENTS` has the synthetic ones by the short name that recipes use."""
 
 from nbl.envs.base import Environment
+from nbl.envs.classification import Classification
 from nbl.envs.synthetic import (
     Distance,
     FixedArms,
@@ -31,6 +32,7 @@ ENVIRONMENTS: dict[str, type[Environment]] = {
 
 __all__ = [
     "ENVIRONMENTS",
+    "Classification",
     "Distance",
     "Environment",
     "FixedArms",

@@ -5,12 +5,16 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from nbl.algorithms import LinES, NeuralES, NeuralUCB
-from nbl.envs import Linear, Quadratic, ZhouH1
+from nbl.algorithms import GLMES, LinES, NeuralES, NeuralUCB
+from nbl.envs import Linear, Logistic, Quadratic, ZhouH1
 from nbl.loop import BanditLoop
 
 MADE = {
     "lin_es": lambda **o: (LinES(3, arms=5, replicas=2, members=4, **o), Linear(arms=5, dim=3, replicas=2)),
+    "glm_es": lambda **o: (
+        GLMES(3, arms=5, replicas=2, fixed_arms=True, members=4, **o),
+        Logistic(arms=5, dim=3, replicas=2),
+    ),
     "neural_es": lambda **o: (
         NeuralES(
             3,

@@ -14,9 +14,9 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("made", ["lin_es", "neural_es"])
+@pytest.mark.parametrize("made", ["lin_es", "glm_es", "neural_es"])
 def test_resumed_at_any_round(made, resumes, tmp_path):
-    """Phases begin at rounds 1, 9, 18: inside a warm-up, a phase and a delay, the rounds are those of an unbroken run."""
+    """Phases begin at rounds 1, 9, 18: in a warm-up, a phase or a delay, the rounds are those of an unbroken run."""
 
     def callbacks():
         return [

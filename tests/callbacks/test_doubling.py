@@ -1,5 +1,6 @@
 """The doubling trick: when it restarts, what it resets, what it costs, and that it serves any Lightning module."""
 
+import itertools
 import math
 
 import lightning as L
@@ -42,7 +43,7 @@ def test_geometric_phases_are_the_papers():
     for i, phase in enumerate(phases):
         assert phase.start + phase.length - 1 == math.floor(100 * b**i) and phase.horizon == phase.length
     assert [p.start for p in phases[:3]] == [1, 101, 262]
-    assert all(a.start + a.length == b.start for a, b in zip(phases, phases[1:], strict=False))
+    assert all(a.start + a.length == b.start for a, b in itertools.pairwise(phases))
 
 
 def test_powers_are_remark_3_9():

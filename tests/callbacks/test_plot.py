@@ -1,6 +1,7 @@
 """The picture is there while the run goes on, and its curve is the regret."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ class Wall(DummyLogger):
         self.pictures = []
 
     def log_image(self, key, images, **_):
-        self.pictures.append((key, open(images[0], "rb").read(8)))
+        self.pictures.append((key, Path(images[0]).read_bytes()[:8]))
 
     def __getattr__(self, name):
         raise AttributeError(name)

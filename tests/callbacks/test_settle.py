@@ -19,7 +19,7 @@ class Script(L.Callback):
 
 
 def test_stops_when_the_greedy_arm_has_not_changed(play):
-    """Stopped after round n, it was the same arm in rounds n - 20 to n, and twenty rounds before n it was not settled."""
+    """Stopped after round n, the arm is the same in rounds n - 20 to n, and was another one before."""
 
     class Greedy(L.Callback):
         def __init__(self):

@@ -116,8 +116,8 @@ def samples(kind):
 @pytest.mark.parametrize("kind", ["dict", "list", "tensor"])
 def test_an_ordinary_project_finds_the_weights_in_its_batch(kind):
     module = Ordinary()
-    trainer = L.Trainer(max_steps=3, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                        callbacks=[VarianceWeighting(eps=0.5)], accelerator="cpu", enable_model_summary=False)  # fmt: skip
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    trainer = L.Trainer(max_steps=3, callbacks=[VarianceWeighting(eps=0.5)], **quiet)
     if kind == "tensor":
         with pytest.raises(Unsuitable, match="a dict or a list, not a Tensor"):
             trainer.fit(module, samples(kind))

@@ -1,0 +1,307 @@
+"""Tables from files, from the Hugging Face Hub, or from memory, as columns and classes.
+
+    load("mushroom", path="data/")                        # data/mushroom.parquet, .npz, .csv or .tsv
+    load(path="my.csv", target="label")                   # a table of your own
+    load(hub="ylecun/mnist", target="label")              # `datasets.load_dataset`; all splits, one after another
+    load(data=frame, target="label")                      # a pandas frame, a `datasets.Dataset`, or a dict of arrays
+
+A path that is given is the only place looked at; without one, the folder $NBL_DATA_DIR and then the Hub. Files are read
+by pyarrow, the tables of which `datasets` is made: nothing is copied into a cache. A folder that
+`Dataset.save_to_disk` wrote is a table as well. `datasets` and `pyarrow` are imported when something is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbl.types import NblError
+
+SUFFIXES = (".parquet", ".npz", ".csv", ".tsv")
+FOLDER = "NBL_DATA_DIR"
+MISSING = ("error", "drop", "zero")
+Array = NDArray[Any]
+
+
+class Letters(NamedTuple):
+    """A column of categories: the place of each row's value in the sorted list of values. A null is the value ''."""
+
+    codes: Array
+    values: list[str]
+
+
+@dataclass
+class Table:
+    """N rows. Columns are Letters, numbers (N,), or blocks of numbers (N, ...); labels count from 0 into `classes`."""
+
+    source: str
+    columns: dict[str, Array | Letters]
+    labels: Array
+    classes: list[Any]
+
+
+Hub = str | Mapping[str, Any]
+
+
+def load(
+    name: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    hub: Hub | None = None,
+    data: Any = None,
+    target: str | None = "label",
+    drop: Sequence[str] = (),
+    missing: str = "error",
+    origin: str | None = None,
+) -> Table:
+    """One table.
+
+    Args:
+        name: of the file to look for in a folder, without its ending.
+        path: a file or a folder.
+        hub: a Hub id, or the arguments of `datasets.load_dataset` by name; `target` among them is the class there.
+        data: a table in memory; nothing is looked for.
+        target: the column that holds the class. In an .npz `labels` and `y` will do.
+        drop: columns to leave out (row numbers, names).
+        missing: numbers that are not there: `error`, `drop` the row, or `zero`.
+        origin: where the data come from, for the message when they are not found.
+    """
+    if missing not in MISSING:
+        raise NblError(f"missing={missing!r}: choose one of {', '.join(MISSING)}.")
+    if data is not None:
+        source, columns = name or type(data).__name__, from_object(data)
+    else:
+        source, columns, target = find(name, path, hub, target, origin)
+    if target not in columns:
+        key = "env.hub.target" if source.startswith("Hub ") and not isinstance(hub, str) else "env.target"
+        raise NblError(
+            f"{source}: which column is the class? {target!r} is none of {_some(columns)}. Say {key}=NAME "
+            "(in Python target=)."
+        )
+    if unknown := sorted(set(drop) - set(columns)):
+        raise NblError(f"{source}: drop={unknown}: no such column. There are {_some(columns)}.")
+    lengths = {key: len(c.codes if isinstance(c, Letters) else c) for key, c in columns.items()}
+    if len(set(lengths.values())) != 1:
+        raise NblError(f"{source}: columns differ in length: {lengths}. A table has one row for each class label.")
+    columns = {key: column for key, column in columns.items() if key not in drop or key == target}
+    columns = complete(source, columns, target, missing)
+    labels, classes = classify(source, target, columns.pop(target))
+    if not columns:
+        raise NblError(f"{source}: there is no column beside the class {target!r}.")
+    return Table(source, columns, labels, classes)
+
+
+def find(
+    name: str | None, path: str | os.PathLike[str] | None, hub: Hub | None, target: str | None, origin: str | None
+) -> tuple[str, dict[str, Array | Letters], str | None]:
+    """Where it is, the columns, and the class. The error names every place that was tried."""
+    tried = []
+    for where, key in ((path, "env.path"), (None if path else os.environ.get(FOLDER), FOLDER)):
+        if not where:
+            tried.append(f"{key}: not given" if not path else f"{key}: not looked at, as env.path is given")
+            continue
+        file = _file(Path(where).expanduser(), name)
+        if isinstance(file, Path):
+            return str(file), from_file(file), _alias(file, target)
+        tried.append(f"{key}={where}: {file}")
+    if hub and not path:
+        options = {"path": hub} if isinstance(hub, str) else dict(hub)
+        target = options.pop("target", target)
+        try:
+            return f"Hub {options['path']}", from_hub(options), target
+        except Exception as error:  # a library of libraries: connection, permission, script, format
+            tried.append(f"Hub {options.get('path')}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+    else:
+        tried.append("Hub: not looked at, as env.path is given" if path else "Hub: env.hub is not given")
+    raise NblError(
+        f"no data for {name or 'the table'}. Looked in\n  "
+        + "\n  ".join(tried)
+        + f"\nPut {name or 'NAME'}.parquet, .npz or .csv (columns of features, the class in `{target}`) in a folder "
+        f"and say env.path=FOLDER or {FOLDER}=FOLDER; env.path=FILE takes any other file, env.hub=OWNER/NAME any table "
+        "on the Hugging Face Hub." + (f" Origin of these data: {origin}." if origin else "")
+    )
+
+
+def _file(where: Path, name: str | None) -> Path | str:
+    """The file meant by a path, or why there is none."""
+    if where.is_file():
+        return (
+            where if where.suffix.lower() in SUFFIXES else f"cannot read {where.suffix or 'it'}; {_few(SUFFIXES)} can"
+        )
+    if not where.is_dir():
+        return "no such file or folder"
+    if name:
+        files = [where / f"{name}{suffix}" for suffix in SUFFIXES]
+        found = [file for file in files if file.is_file()] + [where / name] * _saved(where / name)
+        if found or not _saved(where):
+            return found[0] if found else f"no {_few([file.name for file in files])} there"
+    return where if _saved(where) else "a folder; give the file in it that is meant"
+
+
+def _saved(folder: Path) -> bool:
+    """Whether `save_to_disk` wrote it."""
+    return any((folder / mark).is_file() for mark in ("state.json", "dataset_dict.json"))
+
+
+def _alias(file: Path, target: str | None) -> str | None:
+    if file.suffix.lower() != ".npz":
+        return target
+    with np.load(file, allow_pickle=False) as arrays:
+        return next((key for key in (target, "label", "labels", "y") if key in arrays.files), target)
+
+
+def from_file(file: Path) -> dict[str, Array | Letters]:
+    try:
+        if file.is_dir():
+            import datasets
+
+            return from_dataset(datasets.load_from_disk(str(file)))
+        if file.suffix.lower() == ".npz":
+            with np.load(file, allow_pickle=False) as arrays:
+                return from_object({key: arrays[key] for key in arrays.files})
+        if file.suffix.lower() == ".parquet":
+            from pyarrow import parquet
+
+            return from_arrow(parquet.ParquetFile(file).read())
+        from pyarrow import csv
+
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            header = lines.readline()
+        delimiter = max(",;\t", key=header.count)
+        return from_arrow(csv.read_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter)))
+    except NblError:
+        raise
+    except Exception as error:  # pyarrow's, numpy's, zipfile's
+        raise NblError(f"cannot read {file}: {type(error).__name__}: {str(error).splitlines()[0][:300]}") from error
+
+
+def from_hub(options: dict[str, Any]) -> dict[str, Array | Letters]:
+    import datasets
+
+    return from_dataset(datasets.load_dataset(**options))
+
+
+def from_dataset(data: Any) -> dict[str, Array | Letters]:
+    """A `datasets.Dataset`, or all splits of a `DatasetDict`, in order. Images become pixels."""
+    import datasets
+
+    if isinstance(data, Mapping):
+        data = datasets.concatenate_datasets(list(data.values()))
+    images = [key for key, kind in data.features.items() if isinstance(kind, datasets.Image)]
+    rest = data.remove_columns(images).with_format("arrow")
+    columns = from_arrow(rest[:]) if rest.column_names else {}
+    pixels = {key: np.stack([np.asarray(image) for image in data[key]]) for key in images}
+    return {key: pixels[key] if key in pixels else columns[key] for key in data.column_names}
+
+
+def from_object(data: Any) -> dict[str, Array | Letters]:
+    """A dict of arrays, a pandas frame, or a dataset."""
+    if type(data).__module__.split(".")[0] == "datasets":
+        return from_dataset(data)
+    if isinstance(data, Mapping):
+        return {str(key): _from_array(np.asarray(value)) for key, value in data.items()}
+    if hasattr(data, "columns") and hasattr(data, "to_numpy"):
+        import pyarrow
+
+        return from_arrow(pyarrow.Table.from_pandas(data, preserve_index=False))
+    raise NblError(f"data is a {type(data).__name__}; need a dict of arrays, a pandas frame or a datasets.Dataset.")
+
+
+def _from_array(values: Array) -> Array | Letters:
+    if values.dtype.kind in "biuf" and values.ndim:
+        return values
+    if values.dtype.kind in "USO" and values.ndim == 1:
+        found, codes = np.unique(values.astype(str), return_inverse=True)
+        return Letters(codes.astype(np.int32), found.tolist())
+    raise NblError(f"an array of type {values.dtype} and shape {values.shape} is not a column of numbers or strings.")
+
+
+def from_arrow(table: Any) -> dict[str, Array | Letters]:
+    return {str(key): _from_column(str(key), table.column(i)) for i, key in enumerate(table.column_names)}
+
+
+def _from_column(name: str, column: Any) -> Array | Letters:
+    """An Arrow column; a null becomes NaN, or the value '' among strings."""
+    import pyarrow
+
+    kind = pyarrow.types
+    if kind.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_string_view(column.type):
+        coded = column.cast(pyarrow.large_string()).fill_null("").combine_chunks().dictionary_encode()
+        if isinstance(coded, pyarrow.ChunkedArray):
+            coded = coded.combine_chunks() if coded.num_chunks != 1 else coded.chunk(0)
+        values = np.array(coded.dictionary.to_pylist(), dtype=object)
+        order = np.argsort(values)
+        rank = np.empty(len(values), dtype=np.int32)
+        rank[order] = np.arange(len(values), dtype=np.int32)
+        return Letters(rank[coded.indices.to_numpy(zero_copy_only=False)], values[order].tolist())
+    if kind.is_boolean(column.type) or kind.is_null(column.type) or kind.is_decimal(column.type) or column.null_count:
+        if kind.is_boolean(column.type):
+            column = column.cast(pyarrow.uint8())
+        if not kind.is_list(column.type):
+            column = column.cast(pyarrow.float64())
+    if kind.is_integer(column.type) or kind.is_floating(column.type):
+        return cast(Array, column.to_numpy())
+    if kind.is_list(column.type) or kind.is_large_list(column.type) or kind.is_fixed_size_list(column.type):
+        rows = column.to_pylist()
+        if all(row is not None for row in rows) and len({len(row) for row in rows}) == 1:
+            return _from_array(np.asarray(rows))
+    raise NblError(
+        f"column {name!r} is of type {column.type}: turn it into numbers or strings, or leave it out (drop)."
+    )
+
+
+def complete(source: str, columns: dict[str, Array | Letters], target: str, missing: str) -> dict[str, Array | Letters]:
+    """No NaN and no infinity: an error, fewer rows, or zeros. A row without a class is always an error."""
+    gaps = {}
+    for key, column in columns.items():
+        if isinstance(column, Letters) or column.dtype.kind != "f":
+            continue
+        if infinite := int(np.isinf(column).sum()):
+            raise NblError(f"{source}: column {key!r} has {infinite} infinite values; mend or leave it out (drop).")
+        if (gap := np.isnan(column)).any():
+            gaps[key] = gap.reshape(len(gap), -1).any(1)
+    if target in gaps:
+        raise NblError(f"{source}: {int(gaps[target].sum())} rows have no class in {target!r}; take them out.")
+    if not gaps:
+        return columns
+    if missing == "error":
+        counts = ", ".join(f"{key} ({int(gap.sum())})" for key, gap in list(gaps.items())[:10])
+        raise NblError(f"{source}: values are missing: {counts}. Say env.missing=drop or zero, or env.drop=[COLUMN].")
+    if missing == "zero":
+        filled = {key: np.nan_to_num(cast(Array, columns[key]), nan=0.0) for key in gaps}
+        return {**columns, **filled}
+    keep = ~np.any(list(gaps.values()), axis=0)
+    return {
+        key: Letters(column.codes[keep], column.values) if isinstance(column, Letters) else column[keep]
+        for key, column in columns.items()
+    }
+
+
+def classify(source: str, target: str, column: Array | Letters) -> tuple[Array, list[Any]]:
+    """Labels 0 .. K-1 in the sorted order of the classes that occur."""
+    values = column.codes if isinstance(column, Letters) else column
+    if values.ndim != 1:
+        raise NblError(f"{source}: the class {target!r} has shape {values.shape}; need one value a row.")
+    found, labels = np.unique(values, return_inverse=True)
+    if len(found) < 2:
+        raise NblError(f"{source}: {target!r} has {len(found)} class in {len(values)} rows; need at least 2.")
+    if len(found) > max(2, len(values) // 2):
+        raise NblError(f"{source}: {target!r} has {len(found)} values in {len(values)} rows; is it a class?")
+    classes = [column.values[int(i)] for i in found] if isinstance(column, Letters) else found.tolist()
+    return labels.astype(np.int64), classes
+
+
+def _some(columns: Mapping[str, Any]) -> str:
+    names = list(columns)
+    return ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,231 @@
+"""A paper's figures as one page of YAML (recipes/suite/<name>.yaml), and the runs they need.
+
+    scales:                                   # what `scale=` sets; other keys are names for the overrides, as $tau
+      smoke: {horizon: 120, replicas: 3, tau: 6}
+    panels:
+      fig1a:
+        title: Linear bandit
+        env: linear
+        draw: regret                          # regret, times (with `of: another panel`), sweep, function
+        set: [env.noise=0.5]                  # overrides of every run of the panel
+        runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them
+        scales: {smoke: null}                 # null leaves the panel out; {horizon: 300} changes what the scale says
+        claims:                               # a test of nbl.report.claims and the labels it compares
+          - {paper: "Lin-ES is competitive.", at_most: [Lin-ES, [LinUCB, LinTS]], factor: 1.25}
+
+Runs whose configs are the same are one run, whichever panels they are in. Only this file knows the page's format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from nbl import config as configs
+from nbl.types import NblError
+
+DRAWS = ("regret", "times", "sweep", "function")
+TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive")  # of nbl.report.claims
+MEASURES = ("regret", "select", "update", "round")
+_PAGE = ("title", "paper", "about", "scales", "panels")
+_PANEL = ("title", "env", "draw", "set", "runs", "base", "sweep", "of", "function", "scales", "claims", "note", "optional")
+_CLAIM = ("paper", "measure", "within", "factor", "at", "others", "note", *TESTS)
+_FREE = ("out", "id", "resume", "recipe", "choices", "threads", "logger", "checkpoint", "log_every")  # not the problem
+_RIDERS = ("clock", "progress")  # callbacks that only look on
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. `key` is a digest of its config: a folder with another key holds another run."""
+
+    name: str
+    folder: Path
+    overrides: tuple[str, ...]
+    key: str
+    horizon: int
+    replicas: int
+
+    @property
+    def size(self) -> int:
+        return self.horizon * self.replicas
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture, with its runs by label and what the paper says about it."""
+
+    name: str
+    title: str
+    draw: str
+    runs: dict[str, Run] = field(default_factory=dict)
+    claims: tuple[dict[str, Any], ...] = ()
+    note: str = ""
+    missing: str = ""  # why it cannot be made, if it cannot
+    sweep: dict[str, Any] | None = None
+    function: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A page at one scale."""
+
+    name: str
+    title: str
+    paper: str
+    about: str
+    scale: str
+    minutes: float | None  # measured, where the page says so
+    panels: tuple[Panel, ...]
+
+    def chosen(self, only: Sequence[str]) -> tuple[Panel, ...]:
+        """The panels with these names; the beginning of a name (fig1) takes all that begin so."""
+        if not only:
+            return self.panels
+        for name in only:
+            if not any(panel.name.startswith(name) for panel in self.panels):
+                raise NblError(configs.unknown(f"panel at scale={self.scale}", name, [p.name for p in self.panels]))
+        return tuple(p for p in self.panels if any(p.name.startswith(name) for name in only))
+
+
+def runs(panels: Iterable[Panel]) -> list[Run]:
+    """The runs of these panels, each once."""
+    return list({run.key: run for panel in panels for run in panel.runs.values()}.values())
+
+
+def read(name: str) -> dict[str, Any]:
+    """The page of a suite: a name in recipes/suite, or a file."""
+    file = Path(name) if name.endswith((".yaml", ".yml")) else configs.folder() / "suite" / f"{name}.yaml"
+    if not file.is_file():
+        raise NblError(configs.unknown("suite", name, configs.choices("suite")))
+    page = yaml.safe_load(file.read_text())
+    _known(page, _PAGE, f"{file.name}")
+    return dict(page)
+
+
+def plan(name: str, scale: str, out: Path) -> Suite:
+    """Every panel of the page at this scale, with all its runs composed; what is wrong with it is said here."""
+    page = read(name)
+    scales = page["scales"]
+    if scale not in scales:
+        raise NblError(configs.unknown("scale", scale, scales))
+    made: dict[str, Panel] = {}
+    owners: dict[str, Run] = {}
+    for key, part in page["panels"].items():
+        _known(part, _PANEL, f"panel {key}")
+        own = (part.get("scales") or {}).get(scale, {})
+        if own is None:
+            continue
+        made[key] = _panel(key, part, {**scales[scale], **own}, out, made, owners)
+    about = {text: " ".join(str(page.get(text, "")).split()) for text in ("title", "paper", "about")}
+    return Suite(Path(name).stem, **about, scale=scale, minutes=scales[scale].get("minutes"), panels=tuple(made.values()))
+
+
+def digest(config: DictConfig) -> str:
+    """What a run plays, in twelve letters. Where it writes and how it logs is not part of it."""
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    kept = {key: value for key, value in plain.items() if key not in _FREE}
+    kept["callbacks"] = {key: part for key, part in plain["callbacks"].items() if part and key not in _RIDERS}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _panel(
+    name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, made: dict[str, Panel], owners: dict[str, Run]
+) -> Panel:
+    draw = part.get("draw", "regret")
+    if draw not in DRAWS:
+        raise NblError(f"panel {name}: {configs.unknown('draw', draw, DRAWS)}")
+    panel = Panel(
+        name,
+        part.get("title", name),
+        draw,
+        claims=tuple(part.get("claims") or ()),
+        note=" ".join(str(part.get("note", "")).split()),
+        sweep=part.get("sweep"),
+        function=part.get("function"),
+    )
+    env = part.get("env")
+    if part.get("optional") and env not in configs.choices("env"):
+        return replace(panel, missing=f"it needs env={env}, which is not there.")
+    if of := part.get("of"):
+        if of not in made:
+            raise NblError(f"panel {name}: {configs.unknown('panel above it', of, made)}")
+        panel = replace(panel, runs=made[of].runs)
+    else:
+        panel = replace(panel, runs=_runs(name, part, scale, out, owners))
+    for claim in panel.claims:
+        _check(panel, claim)
+    return panel
+
+
+def _runs(name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, owners: dict[str, Run]) -> dict[str, Run]:
+    """The panel's runs by label. A config seen in an earlier panel is that panel's run."""
+    written: dict[str, Any] = dict(part.get("runs") or {})
+    if sweep := part.get("sweep"):
+        label = sweep.get("name", sweep["key"])
+        for value in sweep["values"]:
+            written[f"{label}={value}"] = [*_split(part["base"]), f"{sweep['key']}={value}"]
+    shared = [*([f"env={part['env']}"] if "env" in part else []), *_split(part.get("set") or ())]
+    found: dict[str, Run] = {}
+    for label, text in written.items():
+        given = [_fill(override, scale, f"panel {name}, {label}") for override in (*_split(text), *shared)]
+        problem = [*given, f"horizon={scale['horizon']}", f"replicas={scale['replicas']}", "seed=0"]
+        folder = out / "runs" / name / re.sub(r"[^\w.=-]+", "_", label)
+        clock = f"+callbacks.clock={{_target_:nbl.clock.Clock,file:'{folder / 'timing.csv'}'}}"
+        riders = (clock, "callbacks.progress=null", "logger=none", "threads=1", f"out='{folder}'")
+        try:
+            key = digest(configs.compose(problem))
+        except NblError as error:
+            raise NblError(f"panel {name}, {label}: {error}") from error
+        run = Run(f"{name}/{label}", folder, (*problem, *riders), key, scale["horizon"], scale["replicas"])
+        found[label] = owners.setdefault(key, run)
+    return found
+
+
+def _check(panel: Panel, claim: dict[str, Any]) -> None:
+    """A claim has one test, and compares what is there."""
+    _known(claim, _CLAIM, f"a claim of panel {panel.name}")
+    tests = [test for test in TESTS if test in claim]
+    if len(tests) != 1:
+        raise NblError(f"panel {panel.name}: a claim has one of {', '.join(TESTS)}; this one has {len(tests)}: {claim}")
+    if claim.get("measure", "regret") not in MEASURES:
+        raise NblError(f"panel {panel.name}: {configs.unknown('measure', claim['measure'], MEASURES)}")
+    if panel.draw != "function":
+        for label in labels(claim):
+            if label not in panel.runs:
+                raise NblError(f"panel {panel.name}: {configs.unknown('label', label, panel.runs)}")
+
+
+def labels(claim: Mapping[str, Any]) -> list[str]:
+    """The runs that a claim speaks of."""
+    test = next(test for test in TESTS if test in claim)
+    sides = claim[test] if isinstance(claim[test], list) else [claim[test], *claim.get("others", ())]
+    return [label for side in sides for label in (side if isinstance(side, list) else [side])]
+
+
+def _split(text: str | Sequence[str]) -> list[str]:
+    return shlex.split(text) if isinstance(text, str) else [str(item) for item in text]
+
+
+def _fill(override: str, scale: Mapping[str, Any], where: str) -> str:
+    try:
+        return Template(override).substitute(scale)
+    except (KeyError, ValueError) as error:
+        raise NblError(f"{where}: {override!r} needs {error}, which the scale does not set.") from error
+
+
+def _known(part: Any, names: Iterable[str], where: str) -> None:
+    if not isinstance(part, dict):
+        raise NblError(f"{where}: need keys and values, not {part!r}.")
+    for key in part:
+        if key not in names:
+            raise NblError(f"{where}: {configs.unknown('key', str(key), names)}")
