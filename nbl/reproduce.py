@@ -11,7 +11,9 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -64,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"Error: {configs.short(error)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _main(arguments: list[str]) -> int:
@@ -158,9 +162,8 @@ def play_all(todo: Sequence[Run], jobs: int, tell: Callable[[Outcome], None]) ->
             if outcomes[-1].stopped:
                 break
         return outcomes
-    left = list(todo)
-    with _one_thread():
-        for batch in _batches(left, outcomes):
+    with _one_thread(), _interruptible():
+        for batch in _batches(list(todo), outcomes):
             outcomes += _pool(batch, min(jobs, len(batch)), tell)
             if any(outcome.stopped for outcome in outcomes):
                 break
@@ -190,7 +193,9 @@ def _pool(batch: list[Run], jobs: int, tell: Callable[[Outcome], None]) -> list[
                         outcome = Outcome(run, 0.0, "its process died (out of memory?)")
                     outcomes.append(outcome)
                     tell(outcome)
-        except KeyboardInterrupt:  # the runs have heard it too: they save, and end after their round
+        except KeyboardInterrupt:  # the runs save, and end after the round being played
+            for process in multiprocessing.active_children():
+                process.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
             outcomes += [Outcome(run, 0.0, stopped=True) for run in waiting.values()]
     return outcomes
@@ -200,10 +205,8 @@ def _prepare(run: Run) -> Path | None:
     """The checkpoint to go on from; else an empty folder. What another config left is put aside, never deleted."""
     state = status(run)
     if state == "other":
-        stamp = _json(run.folder / STAMP) or {}
-        aside = run.folder.with_name(f"{run.folder.name}.{stamp.get('key', 'unknown')}")
-        shutil.rmtree(aside, ignore_errors=True)
-        run.folder.rename(aside)
+        names = (run.folder.with_name(f"{run.folder.name}.old{n}") for n in range(1, 10_000))
+        run.folder.rename(next(name for name in names if not name.exists()))
     elif state == "begun":
         from nbl import checkpoint
 
@@ -213,6 +216,19 @@ def _prepare(run: Run) -> Path | None:
                 return checkpoint.find(str(run.folder))
         shutil.rmtree(run.folder)
     return None
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM is answered as Ctrl-C is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Stop:

@@ -9,6 +9,7 @@
         draw: regret                          # regret, times (with `of: another panel`), sweep, function
         set: [env.noise=0.5]                  # overrides of every run of the panel
         runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them
+        optional: true                        # leave the panel out where there is no such env; needs: VARIABLE likewise
         scales: {smoke: null}                 # null leaves the panel out; {horizon: 300} changes what the scale says
         claims:                               # a test of nbl.report.claims and the labels it compares
           - {paper: "Lin-ES is competitive.", at_most: [Lin-ES, [LinUCB, LinTS]], factor: 1.25}
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +40,7 @@ DRAWS = ("regret", "times", "sweep", "function")
 TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive")  # of nbl.report.claims
 MEASURES = ("regret", "select", "update", "round")
 _PAGE = ("title", "paper", "about", "scales", "panels")
-_PANEL = ("title", "env", "draw", "set", "runs", "base", "sweep", "of", "function", "scales", "claims", "note", "optional")
+_PANEL = ("title", "env", "draw", "set", "runs", "base", "sweep", "of", "function", "scales", "claims", "note", "optional", "needs")
 _CLAIM = ("paper", "measure", "within", "factor", "at", "others", "note", *TESTS)
 _FREE = ("out", "id", "resume", "recipe", "choices", "threads", "logger", "checkpoint", "log_every")  # not the problem
 _RIDERS = ("clock", "progress")  # callbacks that only look on
@@ -156,6 +158,8 @@ def _panel(
     env = part.get("env")
     if part.get("optional") and env not in configs.choices("env"):
         return replace(panel, missing=f"it needs env={env}, which is not there.")
+    if (variable := part.get("needs")) and not os.environ.get(variable):
+        return replace(panel, missing=f"it needs data: say where they are with {variable}=DIR.")
     if of := part.get("of"):
         if of not in made:
             raise NblError(f"panel {name}: {configs.unknown('panel above it', of, made)}")

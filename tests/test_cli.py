@@ -36,8 +36,14 @@ def test_every_algorithm_file_builds_and_plays(algorithm):
 
 
 @pytest.mark.parametrize("env", config.choices("env"))
-def test_every_environment_file_builds_and_plays(env):
-    assert main(["recipe=lin_ucb", f"env={env}", *QUICK]) == 0
+def test_every_environment_file_builds_and_plays(env, tmp_path, monkeypatch):
+    """Data sets are looked for in NBL_DATA_DIR: here is a small table for each."""
+    monkeypatch.setenv("NBL_DATA_DIR", str(tmp_path))
+    (tmp_path / f"{env}.csv").write_text(
+        "x,letter,label\n" + "".join(f"{i},{'abc'[i % 3]},{i % 2}\n" for i in range(12))
+    )
+    more = ["env.path=table.csv"] if env == "table" else []
+    assert main(["recipe=lin_ucb", f"env={env}", *QUICK, *more]) == 0
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])

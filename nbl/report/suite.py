@@ -1,0 +1,266 @@
+"""What a suite leaves behind: report.md with the pictures, the tables and what the paper claims, and the same as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nbl import results
+from nbl.metrics import summarise
+from nbl.report import claims, figures
+from nbl.suite import TESTS, Panel, Run, Suite, labels, runs
+
+Array = NDArray[np.float64]
+_TABLE = ("algorithm", "regret_mean", "regret_sd", "ci95_low", "ci95_high", "seconds", "select_ms", "update_ms")
+_TIMED = (
+    "Seconds are process time of the algorithm (`act`, `observe`, `learn`) in the whole run, milliseconds the same for "
+    "one round, all replicas together, one thread; the environment, logging and checkpoints are not counted."
+)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished run, as a report reads it. `regret` is (R, T), cumulative; times are seconds a round, by block."""
+
+    seeds: tuple[int, ...]
+    regret: Array
+    select: Array
+    update: Array
+    seconds: float
+
+    def measure(self, name: str) -> Array:
+        """One number a replica (regret), or one a block of rounds (select, update, round)."""
+        if name == "regret":
+            return self.regret[:, -1]
+        return self.select + self.update if name == "round" else self.select if name == "select" else self.update
+
+
+@dataclass(frozen=True)
+class Line:
+    """A claim and what became of it."""
+
+    panel: str
+    paper: str
+    test: str
+    verdict: claims.Verdict
+    note: str = ""
+
+
+def write(out: Path, suite: Suite, panels: Sequence[Panel], errors: Mapping[str, str], seconds: float) -> list[Line]:
+    """Write report.md, claims.csv, tables/*.csv and figures/*.png; returns the claims with their verdicts.
+
+    Args:
+        out: the suite's folder.
+        suite: the page at its scale.
+        panels: those to report on.
+        errors: of the runs that failed, by key.
+        seconds: this call has taken, for the record.
+    """
+    lines: list[Line] = []
+    body: list[str] = []
+    played = {run.key: found for run in runs(panels) if (found := load(run)) is not None}
+    for panel in panels:
+        found = {label: played[run.key] for label, run in panel.runs.items() if run.key in played}
+        lines += (judged := judge(panel, found))
+        body += _section(out, panel, found, judged, errors)
+    results.write_text(out / "claims.csv", _claims_csv(lines))
+    results.write_text(out / "report.md", "\n".join([*_head(suite, panels, lines, seconds), *body]) + "\n")
+    return lines
+
+
+def count(lines: Sequence[Line]) -> dict[str, int]:
+    found = Counter(line.verdict.outcome for line in lines)
+    order = (claims.AGREEMENT, claims.DISAGREEMENT, claims.INCONCLUSIVE)
+    return {name: found[name] for name in order if found[name]}
+
+
+def load(run: Run) -> Played | None:
+    """What a run left, or None if it is not finished."""
+    import pyarrow.parquet as pq
+
+    try:
+        stamp = json.loads((run.folder / "suite.json").read_text())
+        if not stamp["done"] or stamp["key"] != run.key:
+            return None
+        summary = json.loads((run.folder / "summary.json").read_text())
+    except (OSError, ValueError, KeyError):
+        return None
+    seeds = tuple(summary["seeds"])
+    regret = pq.read_table(run.folder / "rounds.parquet", columns=["regret"])["regret"].to_numpy().reshape(len(seeds), -1)
+    timing = np.loadtxt(run.folder / "timing.csv", delimiter=",", skiprows=1, ndmin=2)
+    rounds, select, update = timing[:, 1], timing[:, 2], timing[:, 3]
+    return Played(seeds, regret.cumsum(1), select / rounds, update / rounds, float((select + update).sum()))
+
+
+def judge(panel: Panel, found: Mapping[str, Played]) -> list[Line]:
+    """The verdict on each claim of the panel."""
+    return [
+        Line(panel.name, claim.get("paper", ""), _words(claim), _verdict(panel, claim, found), claim.get("note", ""))
+        for claim in panel.claims
+    ]
+
+
+def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -> claims.Verdict:
+    test = next(test for test in TESTS if test in claim)
+    if panel.missing:
+        return claims.Verdict(1.0, 1.0, f"not played: {panel.missing}")
+    if test in ("lowest", "sensitive"):
+        x, curves = _evaluate(panel)
+        if test == "sensitive":
+            return claims.sensitive([list(y) for y in curves.values()])
+        return claims.lowest(x, curves[str(claim["lowest"])], claim["at"], claim.get("within", 0.05))
+    if missing := [label for label in labels(claim) if label not in found]:
+        return claims.Verdict(1.0, 1.0, f"no results of {', '.join(missing)}")
+    if any(found[label].seeds != found[labels(claim)[0]].seeds for label in labels(claim)):
+        return claims.Verdict(1.0, 1.0, "the runs have different seeds: there are no pairs")
+    values = {label: part.measure(claim.get("measure", "regret")) for label, part in found.items()}
+    if test == "best":
+        return claims.best(claim["best"], values, claim.get("others"))
+    one, rest = claim[test]
+    options = {key: claim[key] for key in ("within", "factor") if key in claim}
+    others = rest if isinstance(rest, list) else [rest]
+    return claims.every({other: claims.TESTS[test](values[one], values[other], **options) for other in others})
+
+
+def _words(claim: Mapping[str, Any]) -> str:
+    """The test, as a reader would say it."""
+    test, what = next(test for test in TESTS if test in claim), claim.get("measure", "regret")
+    if test in ("lowest", "sensitive"):
+        return f"lowest at {claim['at']}" if test == "lowest" else "moves more along a curve than between curves"
+    if test == "best":
+        return f"{claim['best']} has less {what} than each of {', '.join(claim.get('others', ())) or 'the others'}"
+    one, rest = claim[test]
+    against = " and ".join(rest if isinstance(rest, list) else [rest])
+    noun = {"regret": "regret", "select": "selection time", "update": "update time", "round": "time a round"}[what]
+    if test == "close":
+        return f"{noun} of {one} within {claim['within']:.0%} of {against}"
+    if factor := claim.get("factor"):
+        return f"{noun} of {one} at most {factor} times that of {against}"
+    return f"{noun} of {one} below that of {against}"
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+def _head(suite: Suite, panels: Sequence[Panel], lines: Sequence[Line], seconds: float) -> list[str]:
+    sizes = sorted({(run.horizon, run.replicas) for run in runs(panels)}, reverse=True)
+    scale = " and ".join(f"{horizon} rounds x {replicas} replicas" for horizon, replicas in sizes)
+    versions = ", ".join(f"{name} {number}" for name, number in results.versions().items())
+    text = [f"# {suite.title}", "", suite.paper, "", suite.about, ""]
+    text += [f"Scale `{suite.scale}`: {scale}, seeds from 0. Written {datetime.now():%Y-%m-%d %H:%M}; {versions}."]
+    text += [f"The runs of this call took {seconds:.0f} s.", "", _TIMED, ""]
+    text += ["A verdict is a test at 5% on replicas paired by seed (times: on blocks of rounds); where neither the claim "]
+    text += ["nor its opposite is significant, it is inconclusive. No verdict is taken by eye.", ""]
+    text += ["| panel | the paper | tested | verdict |", "|---|---|---|---|"]
+    text += [f"| {li.panel} | {_cell(li.paper)} | {_cell(li.test)} | **{li.verdict.outcome}** |" for li in lines]
+    return [*text, ""]
+
+
+def _section(
+    out: Path, panel: Panel, found: Mapping[str, Played], lines: Sequence[Line], errors: Mapping[str, str]
+) -> list[str]:
+    text = [f"## {panel.name}: {panel.title}", ""]
+    if panel.note:
+        text += [panel.note, ""]
+    if panel.missing:
+        return [*text, f"Left out: {panel.missing}", ""]
+    for label, run in panel.runs.items():
+        if label not in found:
+            text += [f"- {label}: {errors.get(run.key, 'not finished')}"]
+    if found or panel.draw == "function":
+        picture = out / "figures" / f"{panel.name}.png"
+        results._atomic(picture, lambda path: path.write_bytes(_draw(panel, found)))
+        text += ["", f"![{panel.title}](figures/{picture.name})", ""]
+    if found:
+        rows = [_row(label, part) for label, part in found.items()]
+        results.write_text(out / "tables" / f"{panel.name}.csv", _csv(_TABLE, rows))
+        text += _table(rows)
+    for line in lines:
+        verdict, strength = line.verdict, f"p for {line.verdict.p_for:.2g}, against {line.verdict.p_against:.2g}"
+        text += ["", f"- The paper: {line.paper}" if line.paper else "- Not a claim of the paper, but of interest."]
+        text += [f"  Tested: {line.test}. **{verdict.outcome.capitalize()}**: {verdict.detail}; {strength}."]
+        text += [f"  {' '.join(line.note.split())}"] if line.note else []
+    return [*text, ""]
+
+
+def _draw(panel: Panel, found: Mapping[str, Played]) -> bytes:
+    title = f"{panel.name}: {panel.title}"
+    if panel.draw == "function":
+        assert panel.function is not None
+        x, curves = _evaluate(panel)
+        (across,), (over,) = panel.function["curves"], panel.function["x"]
+        names = panel.function.get("names", [over, panel.function["_target_"].rpartition(".")[2]])
+        return figures.function(x, {f"{across}={label}": y for label, y in curves.items()}, tuple(names), title)
+    if panel.draw == "times":
+        return figures.times({k: (1e3 * p.select.mean(), 1e3 * p.update.mean()) for k, p in found.items()}, title)
+    curves = {label: part.regret for label, part in found.items()}
+    if panel.draw == "sweep" and panel.sweep is not None and len(found) == len(panel.runs) == len(panel.sweep["values"]):
+        return figures.sweep(curves, panel.sweep["values"], panel.sweep.get("name", panel.sweep["key"]), title)
+    return figures.regret(curves, title)
+
+
+def _evaluate(panel: Panel) -> tuple[Array, dict[str, Array]]:
+    """The curves of a function panel: x in a range, one curve a value of another argument."""
+    from hydra.utils import get_method
+
+    assert panel.function is not None
+    call, fixed = get_method(panel.function["_target_"]), panel.function.get("fixed", {})
+    ((over, (low, high)),), ((across, values),) = panel.function["x"].items(), panel.function["curves"].items()
+    x = np.linspace(low, high, 400)
+    return x, {str(v): np.array([call(**fixed, **{over: float(at), across: v}) for at in x]) for v in values}
+
+
+def _row(label: str, part: Played) -> dict[str, Any]:
+    found = summarise(torch.from_numpy(part.regret[:, -1].copy()))
+    cost = {"select_ms": 1e3 * float(part.select.mean()), "update_ms": 1e3 * float(part.update.mean())}
+    regret = {"regret_mean": found["mean"], "regret_sd": found["sd"]}
+    interval = {"ci95_low": found["ci95_low"], "ci95_high": found["ci95_high"]}
+    return {"algorithm": label, **regret, **interval, "seconds": part.seconds, **cost}
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    text = ["| algorithm | regret, mean | sd | 95% interval | s | select, ms | update, ms |", "|---|--:|--:|:-:|--:|--:|--:|"]
+    for row in rows:
+        interval = f"{_number(row['ci95_low'])} .. {_number(row['ci95_high'])}"
+        cells = [_number(row["regret_mean"]), _number(row["regret_sd"]), interval, _number(row["seconds"])]
+        cells += [f"{row['select_ms']:.3f}", f"{row['update_ms']:.3f}"]
+        text.append(f"| {_cell(row['algorithm'])} | {' | '.join(cells)} |")
+    return text
+
+
+def _claims_csv(lines: Sequence[Line]) -> str:
+    names = ("panel", "paper", "test", "verdict", "p_for", "p_against", "detail")
+    rows = []
+    for li in lines:
+        found = li.verdict
+        numbers = {"p_for": found.p_for, "p_against": found.p_against, "detail": found.detail}
+        rows.append({"panel": li.panel, "paper": li.paper, "test": li.test, "verdict": found.outcome, **numbers})
+    return _csv(names, rows)
+
+
+def _csv(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _number(value: float) -> str:
+    return "-" if not math.isfinite(value) else f"{value:.1f}"
