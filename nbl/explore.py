@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 TIE = 1e-6  # scores closer than this, relative to their scale, are a tie
 
@@ -34,6 +35,11 @@ def share(scores: Tensor) -> Tensor:
 def pick(scores: Tensor, u: Tensor) -> Tensor:
     """The best arm, ties broken by `u`, uniform on (0, 1).    (..., K), (..., K) -> (...)"""
     return torch.where(tied(scores), u, -1.0).argmax(-1)
+
+
+def in_turn(begun: int, q: int, K: int) -> Tensor:
+    """A warm-up's scores: after `begun` rounds of q questions each, the arms in turn.    -> (q, K)"""
+    return one_hot((begun * q + torch.arange(q)) % K, K).float()
 
 
 def ensemble(f: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:

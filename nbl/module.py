@@ -93,7 +93,7 @@ class BanditModule(L.LightningModule):
         self.seeds = tuple(range(seed, seed + replicas))
         self.streams = Streams(self.seeds, "algorithm")
         self.round = 0  # rounds observed
-        self.phase = 0  # restarts so far
+        self.phase, self.began = 0, 0  # restarts so far, and the rounds before the last one
 
     # What an algorithm writes -----------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class BanditModule(L.LightningModule):
         if changes:
             self.retune(**changes)
             self.hparams.update(changes)
-        self.phase += 1
+        self.phase, self.began = self.phase + 1, self.round
         self.horizon = horizon if horizon is not None else self.horizon
         if keep_history:
             self.retrain()
@@ -332,10 +332,11 @@ class BanditModule(L.LightningModule):
     # Lightning --------------------------------------------------------------------------------------------------------
 
     def get_extra_state(self) -> dict[str, Any]:
-        return {"round": self.round, "phase": self.phase, "horizon": self.horizon}
+        return {"round": self.round, "phase": self.phase, "began": self.began, "horizon": self.horizon}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.round, self.phase, self.horizon = state["round"], state["phase"], state["horizon"]
+        self.round, self.phase = state["round"], state["phase"]
+        self.began, self.horizon = state["began"], state["horizon"]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["nbl"] = {"algorithm": type(self).__name__, "double": self.dtype == torch.float64}

@@ -289,10 +289,9 @@ def _announce(
                 where = "" if run.name == f"{panel.name}/{label}" else f", the run of {run.name}"
                 print(f"  {label}: {run.horizon} rounds x {run.replicas} replicas, {status(run)}{where}")
                 if not where:
-                    print(f"    {' '.join(o for o in run.overrides if o.split('=')[0] not in _HIDDEN)}")
+                    print(f"    {run.command}")
 
 
-_HIDDEN = ("horizon", "replicas", "seed", "+callbacks.clock", "callbacks.progress", "logger", "threads", "out")
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, str]:

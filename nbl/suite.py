@@ -52,7 +52,8 @@ class Run:
 
     name: str
     folder: Path
-    overrides: tuple[str, ...]
+    command: str  # what makes it this run, as scripts/train.py would take it
+    overrides: tuple[str, ...]  # the same with its folder and what rides along
     key: str
     horizon: int
     replicas: int
@@ -185,12 +186,13 @@ def _runs(name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, own
         problem = [*given, f"horizon={scale['horizon']}", f"replicas={scale['replicas']}", "seed=0"]
         folder = out / "runs" / name / re.sub(r"[^\w.=-]+", "_", label)
         clock = f"+callbacks.clock={{_target_:nbl.clock.Clock,file:'{folder / 'timing.csv'}'}}"
-        riders = (clock, "callbacks.progress=null", "logger=none", "threads=1", f"out='{folder}'")
+        sparse = (f"log_every={max(1, scale['horizon'] // 20)}", f"checkpoint.every={max(200, scale['horizon'] // 10)}")
+        riders = (clock, "callbacks.progress=null", "logger=none", "threads=1", *sparse, f"out='{folder}'")
         try:
             key = digest(configs.compose(problem))
         except NblError as error:
             raise NblError(f"panel {name}, {label}: {error}") from error
-        run = Run(f"{name}/{label}", folder, (*problem, *riders), key, scale["horizon"], scale["replicas"])
+        run = Run(f"{name}/{label}", folder, shlex.join(given), (*problem, *riders), key, scale["horizon"], scale["replicas"])
         found[label] = owners.setdefault(key, run)
     return found
 

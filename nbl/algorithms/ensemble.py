@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from nbl import explore
 from nbl.algorithms.neural import NeuralBandit
@@ -66,9 +65,8 @@ class NeuralES(NeuralBandit):
         R, q, K, _ = contexts.shape
         f = self.net(contexts.flatten(1, 2)).view(R, -1, q, K).transpose(1, 2)  # f_j(x)         (R, q, M, K)
         chosen, votes, member = explore.ensemble(f, self.uniform("member", (q,)))  # lines 4 and 5
-        if self.history.n < (K if self.warmup is None else self.warmup):  # line 2: each arm in turn
-            turn = (self.history.n + torch.arange(q, device=f.device)) % K
-            chosen = votes = one_hot(turn, K).to(f.dtype).expand(R, q, K)
+        if self.round - self.began < (K if self.warmup is None else self.warmup):  # line 2: each arm in turn
+            chosen = votes = explore.in_turn(self.round - self.began, q, K).to(f).expand(R, q, K)
             member = torch.full_like(member, -1)
         return Score(chosen, f.mean(2), f.std(2, correction=0), votes, {"member": member})
 
@@ -98,9 +96,9 @@ class NeuralPHE(NeuralBandit):
     def score(self, contexts: Tensor) -> Score:
         R, q, K, _ = contexts.shape
         mean = self.net(contexts.flatten(1, 2)).view(R, q, K)
-        if self.history.n < (K if self.warmup is None else self.warmup):
-            turn = one_hot((self.history.n + torch.arange(q, device=mean.device)) % K, K).to(mean.dtype)
-            return Score(turn.expand(R, q, K), mean, None, turn.expand(R, q, K))
+        if self.round - self.began < (K if self.warmup is None else self.warmup):
+            turn = explore.in_turn(self.round - self.began, q, K).to(mean).expand(R, q, K)
+            return Score(turn, mean, None, turn)
         return Score(mean, mean)
 
     def training_data(self) -> Data:

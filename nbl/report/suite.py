@@ -161,8 +161,9 @@ def _head(suite: Suite, panels: Sequence[Panel], lines: Sequence[Line], seconds:
     text = [f"# {suite.title}", "", suite.paper, "", suite.about, ""]
     text += [f"Scale `{suite.scale}`: {scale}, seeds from 0. Written {datetime.now():%Y-%m-%d %H:%M}; {versions}."]
     text += [f"The runs of this call took {seconds:.0f} s.", "", _TIMED, ""]
-    text += ["A verdict is a test at 5% on replicas paired by seed (times: on blocks of rounds); where neither the claim "]
-    text += ["nor its opposite is significant, it is inconclusive. No verdict is taken by eye.", ""]
+    text += ["A verdict is a test at 5% on replicas paired by seed (times: on blocks of rounds, on this machine); where"]
+    text += ["neither the claim nor its opposite is significant, it is inconclusive. No verdict is taken by eye."]
+    text += [f"With {min((r for _, r in sizes), default=0)} replicas only large differences can be seen.", ""]
     text += ["| panel | the paper | tested | verdict |", "|---|---|---|---|"]
     text += [f"| {li.panel} | {_cell(li.paper)} | {_cell(li.test)} | **{li.verdict.outcome}** |" for li in lines]
     return [*text, ""]
@@ -182,7 +183,7 @@ def _section(
     if found or panel.draw == "function":
         picture = out / "figures" / f"{panel.name}.png"
         results._atomic(picture, lambda path: path.write_bytes(_draw(panel, found)))
-        text += ["", f"![{panel.title}](figures/{picture.name})", ""]
+        text += [f"![{panel.title}](figures/{picture.name})", ""]
     if found:
         rows = [_row(label, part) for label, part in found.items()]
         results.write_text(out / "tables" / f"{panel.name}.csv", _csv(_TABLE, rows))
