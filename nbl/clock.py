@@ -54,7 +54,10 @@ class Clock(L.Callback):
         self.rows[-1][1] += 1
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        lines = [",".join(COLUMNS), *(f"{first},{n},{select:.9f},{update:.9f}" for first, n, select, update in self.rows)]
+        lines = [
+            ",".join(COLUMNS),
+            *(f"{first},{n},{select:.9f},{update:.9f}" for first, n, select, update in self.rows),
+        ]
         results.write_text(self.file, "\n".join(lines) + "\n")
 
     def state_dict(self) -> dict[str, Any]:

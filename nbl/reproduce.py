@@ -275,13 +275,15 @@ def _announce(
 ) -> None:
     rounds = sum(run.size for run in todo)
     print(
-        f"{suite.name}, scale={suite.scale}: {len(chosen)} panels, {len(needed)} runs, {len(needed) - len(todo)} of them "
-        f"done; {rounds:,} rounds to play (over all replicas), into {out}/",
+        f"{suite.name}, scale={suite.scale}: {len(chosen)} panels, {len(needed)} runs, {len(needed) - len(todo)} of "
+        f"them done; {rounds:,} rounds to play (over all replicas), into {out}/",
         flush=True,
     )
     if suite.minutes and full:
         share = rounds / max(1, sum(run.size for run in suites.runs(suite.panels)))
-        print(f"Time: about {_clock(60 * suite.minutes * share)} on 2 cores, by the measured {suite.minutes} min for all.")
+        print(
+            f"Time: about {_clock(60 * suite.minutes * share)} on 2 cores, by the measured {suite.minutes} min for all."
+        )
     if full:
         for panel in chosen:
             print(f"\n{panel.name}: {panel.title}" + (f" (left out: {panel.missing})" if panel.missing else ""))
@@ -290,8 +292,6 @@ def _announce(
                 print(f"  {label}: {run.horizon} rounds x {run.replicas} replicas, {status(run)}{where}")
                 if not where:
                     print(f"    {run.command}")
-
-
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, str]:

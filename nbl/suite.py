@@ -30,7 +30,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from nbl import config as configs
@@ -40,7 +39,22 @@ DRAWS = ("regret", "times", "sweep", "function")
 TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive")  # of nbl.report.claims
 MEASURES = ("regret", "select", "update", "round")
 _PAGE = ("title", "paper", "about", "scales", "panels")
-_PANEL = ("title", "env", "draw", "set", "runs", "base", "sweep", "of", "function", "scales", "claims", "note", "optional", "needs")
+_PANEL = (
+    "title",
+    "env",
+    "draw",
+    "set",
+    "runs",
+    "base",
+    "sweep",
+    "of",
+    "function",
+    "scales",
+    "claims",
+    "note",
+    "optional",
+    "needs",
+)
 _CLAIM = ("paper", "measure", "within", "factor", "at", "others", "note", *TESTS)
 _FREE = ("out", "id", "resume", "recipe", "choices", "threads", "logger", "checkpoint", "log_every")  # not the problem
 _RIDERS = ("clock", "progress")  # callbacks that only look on
@@ -110,7 +124,7 @@ def read(name: str) -> dict[str, Any]:
     file = Path(name) if name.endswith((".yaml", ".yml")) else configs.folder() / "suite" / f"{name}.yaml"
     if not file.is_file():
         raise NblError(configs.unknown("suite", name, configs.choices("suite")))
-    page = yaml.safe_load(file.read_text())
+    page: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     _known(page, _PAGE, f"{file.name}")
     return dict(page)
 
@@ -130,7 +144,9 @@ def plan(name: str, scale: str, out: Path) -> Suite:
             continue
         made[key] = _panel(key, part, {**scales[scale], **own}, out, made, owners)
     about = {text: " ".join(str(page.get(text, "")).split()) for text in ("title", "paper", "about")}
-    return Suite(Path(name).stem, **about, scale=scale, minutes=scales[scale].get("minutes"), panels=tuple(made.values()))
+    return Suite(
+        Path(name).stem, **about, scale=scale, minutes=scales[scale].get("minutes"), panels=tuple(made.values())
+    )
 
 
 def digest(config: DictConfig) -> str:
@@ -192,7 +208,9 @@ def _runs(name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, own
             key = digest(configs.compose(problem))
         except NblError as error:
             raise NblError(f"panel {name}, {label}: {error}") from error
-        run = Run(f"{name}/{label}", folder, shlex.join(given), (*problem, *riders), key, scale["horizon"], scale["replicas"])
+        run = Run(
+            f"{name}/{label}", folder, shlex.join(given), (*problem, *riders), key, scale["horizon"], scale["replicas"]
+        )
         found[label] = owners.setdefault(key, run)
     return found
 
@@ -206,16 +224,21 @@ def _check(panel: Panel, claim: dict[str, Any]) -> None:
     if claim.get("measure", "regret") not in MEASURES:
         raise NblError(f"panel {panel.name}: {configs.unknown('measure', claim['measure'], MEASURES)}")
     if panel.draw != "function":
-        for label in labels(claim):
+        if tests[0] != "best" and not (isinstance(claim[tests[0]], list) and len(claim[tests[0]]) == 2):
+            raise NblError(f"panel {panel.name}: {tests[0]} compares two: [A, B], or [A, [B, C]] for each of several.")
+        if tests[0] == "close" and "within" not in claim:
+            raise NblError(f"panel {panel.name}: close needs within=SHARE, for example 0.1: {claim}")
+        for label in labels(claim, panel.runs):
             if label not in panel.runs:
                 raise NblError(f"panel {panel.name}: {configs.unknown('label', label, panel.runs)}")
 
 
-def labels(claim: Mapping[str, Any]) -> list[str]:
-    """The runs that a claim speaks of."""
+def labels(claim: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+    """The runs that a claim speaks of; `best` speaks of all that are known, unless it names the others."""
     test = next(test for test in TESTS if test in claim)
-    sides = claim[test] if isinstance(claim[test], list) else [claim[test], *claim.get("others", ())]
-    return [label for side in sides for label in (side if isinstance(side, list) else [side])]
+    sides = [claim["best"], *claim.get("others", known)] if test == "best" else claim[test]
+    flat = [label for side in sides for label in (side if isinstance(side, list) else [side])]
+    return list(dict.fromkeys(flat))
 
 
 def _split(text: str | Sequence[str]) -> list[str]:

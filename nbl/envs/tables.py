@@ -232,7 +232,7 @@ def _from_column(name: str, column: Any) -> Array | Letters:
     kind = pyarrow.types
     if kind.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_string_view(column.type):
+    if str(column.type) in ("string", "large_string", "string_view"):
         coded = column.cast(pyarrow.large_string()).fill_null("").combine_chunks().dictionary_encode()
         if isinstance(coded, pyarrow.ChunkedArray):
             coded = coded.combine_chunks() if coded.num_chunks != 1 else coded.chunk(0)

@@ -91,7 +91,7 @@ def every(verdicts: Mapping[str, Verdict]) -> Verdict:
     )
 
 
-# Claims about a plain function: there is no chance in them -------------------------------------------------------------
+# Claims about a plain function: there is no chance in them ------------------------------------------------------------
 
 
 def lowest(x: Values, y: Values, at: float, within: float = 0.05) -> Verdict:

@@ -1,4 +1,4 @@
-"""What a suite leaves behind: report.md with the pictures, the tables and what the paper claims, and the same as CSV."""
+"""What a suite leaves behind: report.md with the pictures, the tables and what the paper claims; tables also as CSV."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write(out: Path, suite: Suite, panels: Sequence[Panel], errors: Mapping[str,
     """
     lines: list[Line] = []
     body: list[str] = []
-    played = {run.key: found for run in runs(panels) if (found := load(run)) is not None}
+    played = {run.key: one for run in runs(panels) if (one := load(run)) is not None}
     for panel in panels:
         found = {label: played[run.key] for label, run in panel.runs.items() if run.key in played}
         lines += (judged := judge(panel, found))
@@ -98,7 +98,8 @@ def load(run: Run) -> Played | None:
     except (OSError, ValueError, KeyError):
         return None
     seeds = tuple(summary["seeds"])
-    regret = pq.read_table(run.folder / "rounds.parquet", columns=["regret"])["regret"].to_numpy().reshape(len(seeds), -1)
+    column = pq.read_table(run.folder / "rounds.parquet", columns=["regret"])["regret"].to_numpy()
+    regret = column.astype(np.float64).reshape(len(seeds), -1)  # a row a replica and round, replica by replica
     timing = np.loadtxt(run.folder / "timing.csv", delimiter=",", skiprows=1, ndmin=2)
     rounds, select, update = timing[:, 1], timing[:, 2], timing[:, 3]
     return Played(seeds, regret.cumsum(1), select / rounds, update / rounds, float((select + update).sum()))
@@ -121,13 +122,16 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
         if test == "sensitive":
             return claims.sensitive([list(y) for y in curves.values()])
         return claims.lowest(x, curves[str(claim["lowest"])], claim["at"], claim.get("within", 0.05))
-    if missing := [label for label in labels(claim) if label not in found]:
+    named = labels(claim, panel.runs)
+    if missing := [label for label in named if label not in found]:
         return claims.Verdict(1.0, 1.0, f"no results of {', '.join(missing)}")
-    if any(found[label].seeds != found[labels(claim)[0]].seeds for label in labels(claim)):
+    if len({found[label].seeds for label in named}) > 1:
         return claims.Verdict(1.0, 1.0, "the runs have different seeds: there are no pairs")
-    values = {label: part.measure(claim.get("measure", "regret")) for label, part in found.items()}
+    values = {label: found[label].measure(claim.get("measure", "regret")) for label in named}
+    shortest = min(map(len, values.values()))  # of blocks, where a run has ended early
+    values = {label: part[:shortest] for label, part in values.items()}
     if test == "best":
-        return claims.best(claim["best"], values, claim.get("others"))
+        return claims.best(claim["best"], values)
     one, rest = claim[test]
     options = {key: claim[key] for key in ("within", "factor") if key in claim}
     others = rest if isinstance(rest, list) else [rest]
@@ -161,7 +165,9 @@ def _head(suite: Suite, panels: Sequence[Panel], lines: Sequence[Line], seconds:
     text = [f"# {suite.title}", "", suite.paper, "", suite.about, ""]
     text += [f"Scale `{suite.scale}`: {scale}, seeds from 0. Written {datetime.now():%Y-%m-%d %H:%M}; {versions}."]
     text += [f"The runs of this call took {seconds:.0f} s.", "", _TIMED, ""]
-    text += ["A verdict is a test at 5% on replicas paired by seed (times: on blocks of rounds, on this machine); where"]
+    text += [
+        "A verdict is a test at 5% on replicas paired by seed (times: on blocks of rounds, on this machine); where"
+    ]
     text += ["neither the claim nor its opposite is significant, it is inconclusive. No verdict is taken by eye."]
     text += [f"With {min((r for _, r in sizes), default=0)} replicas only large differences can be seen.", ""]
     text += ["| panel | the paper | tested | verdict |", "|---|---|---|---|"]
@@ -182,7 +188,8 @@ def _section(
             text += [f"- {label}: {errors.get(run.key, 'not finished')}"]
     if found or panel.draw == "function":
         picture = out / "figures" / f"{panel.name}.png"
-        results._atomic(picture, lambda path: path.write_bytes(_draw(panel, found)))
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.write_bytes(_draw(panel, found))
         text += [f"![{panel.title}](figures/{picture.name})", ""]
     if found:
         rows = [_row(label, part) for label, part in found.items()]
@@ -207,7 +214,11 @@ def _draw(panel: Panel, found: Mapping[str, Played]) -> bytes:
     if panel.draw == "times":
         return figures.times({k: (1e3 * p.select.mean(), 1e3 * p.update.mean()) for k, p in found.items()}, title)
     curves = {label: part.regret for label, part in found.items()}
-    if panel.draw == "sweep" and panel.sweep is not None and len(found) == len(panel.runs) == len(panel.sweep["values"]):
+    if (
+        panel.draw == "sweep"
+        and panel.sweep is not None
+        and len(found) == len(panel.runs) == len(panel.sweep["values"])
+    ):
         return figures.sweep(curves, panel.sweep["values"], panel.sweep.get("name", panel.sweep["key"]), title)
     return figures.regret(curves, title)
 
@@ -232,7 +243,10 @@ def _row(label: str, part: Played) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    text = ["| algorithm | regret, mean | sd | 95% interval | s | select, ms | update, ms |", "|---|--:|--:|:-:|--:|--:|--:|"]
+    text = [
+        "| algorithm | regret, mean | sd | 95% interval | s | select, ms | update, ms |",
+        "|---|--:|--:|:-:|--:|--:|--:|",
+    ]
     for row in rows:
         interval = f"{_number(row['ci95_low'])} .. {_number(row['ci95_high'])}"
         cells = [_number(row["regret_mean"]), _number(row["regret_sd"]), interval, _number(row["seconds"])]

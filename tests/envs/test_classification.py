@@ -18,7 +18,7 @@ from nbl.envs import Classification, features, tables
 from nbl.types import NblError
 
 R, N, K = 3, 40, 3
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
+DATA = Path(os.environ.get("NBL_DATA_DIR") or Path(__file__).parents[2].parent / "shared" / "data")
 QUICK = ["replicas=2", "logger=none", "callbacks.progress=null"]
 
 
@@ -432,12 +432,11 @@ def test_it_is_learned():
 )
 def test_the_known_data_sets(name, rows, arms, wide, monkeypatch):
     """As many rows, classes and features as their README says, and ten rounds are played from the recipe."""
-    folder = Path(os.environ.get("NBL_DATA_DIR", DATA))
-    if not any(folder.glob(f"{name}.*")):
-        pytest.skip(f"{name} is not in {folder}; say NBL_DATA_DIR=FOLDER")
-    env = Classification(name, folder)
+    if not any(DATA.glob(f"{name}.*")):
+        pytest.skip(f"{name} is not in {DATA}; say NBL_DATA_DIR=FOLDER")
+    env = Classification(name, DATA)
     assert (env.rows, env.arms, env.features, len(env.classes)) == (rows, arms, wide, arms)
     norms = torch.stack([env.contexts(t).norm(dim=-1) for t in range(1, 4)])
     torch.testing.assert_close(norms, torch.ones_like(norms))
-    monkeypatch.setenv("NBL_DATA_DIR", str(folder))
+    monkeypatch.setenv("NBL_DATA_DIR", str(DATA))
     assert main(["recipe=uniform", f"env={name}", "horizon=10", "out=a", *QUICK]) == 0

@@ -1,0 +1,285 @@
+"""Suites: what they plan, that they resume, skip and survive, and what they leave behind."""
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from nbl import config, reproduce, suite
+from nbl.clock import Clock
+from nbl.report import claims
+from nbl.types import NblError
+
+PAGE = """
+# Two linear bandits, for the tests.
+title: A small suite
+paper: Nobody's.
+scales:
+  smoke: {horizon: 12, replicas: 3, radius: 0.5}
+  default: {horizon: 20, replicas: 3, radius: 0.5}
+panels:
+  one:
+    title: Linear
+    env: linear
+    set: [env.arms=4, env.dim=3]
+    runs:
+      ES: recipe=lin_es
+      UCB a: recipe=lin_ucb algorithm.nu=$radius
+    claims:
+      - {paper: ES is better., better: [ES, UCB a]}
+      - {paper: ES is close., close: [ES, [UCB a]], within: 5}
+  cost: {title: Time, draw: times, of: one, claims: [{paper: ES is slow., measure: select, faster: [UCB a, ES]}]}
+  two:
+    title: Sweep
+    env: linear
+    set: [env.arms=4, env.dim=3]
+    draw: sweep
+    base: recipe=lin_ucb
+    sweep: {name: nu, key: algorithm.nu, values: [0.5, 2.0]}
+    scales: {default: null}
+    claims: [{paper: The first is best., best: nu=0.5}]
+  three:
+    title: A curve
+    draw: function
+    function:
+      _target_: nbl_callbacks.doubling.doubling_constant
+      fixed: {gamma: 0.5, delta: 1.5}
+      x: {factor: [1.5, 4.0]}
+      curves: {first: [100, 300]}
+    claims: [{lowest: 100, at: 2.618}, {sensitive: factor}]
+  four: {title: Absent, env: no_such_env, optional: true, runs: {ES: recipe=lin_es}, claims: [{best: ES}]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(PAGE)
+    return tmp_path / "small.yaml"
+
+
+def edit(page, old, new):
+    assert old in page.read_text()
+    page.write_text(page.read_text().replace(old, new))
+
+
+def go(*arguments):
+    return reproduce.main(["suite=small.yaml", "scale=smoke", "out=o", "jobs=1", *arguments])
+
+
+def rows(file):
+    return list(csv.DictReader(Path(file).read_text().splitlines()))
+
+
+@pytest.mark.parametrize("name", config.choices("suite"))
+@pytest.mark.parametrize("scale", ["smoke", "paper"])
+def test_every_suite_plans_at_every_scale(name, scale, monkeypatch):
+    """All of its recipes compose, and its claims compare runs that it has."""
+    monkeypatch.setenv("NBL_DATA_DIR", "data")
+    planned = suite.plan(name, scale, Path("o"))
+    assert planned.panels and all(panel.title for panel in planned.panels)
+    folders = [run.folder for run in suite.runs(planned.panels)]
+    assert len(set(folders)) == len(folders)
+
+
+def test_a_suite_leaves_a_report_with_pictures_tables_and_verdicts(capsys):
+    assert go() == 0
+    report = Path("o/report.md").read_text()
+    for text in ("A small suite", "ES is better.", "12 rounds x 3 replicas", "figures/one.png", "95% interval"):
+        assert text in report
+    assert {f.name for f in Path("o/figures").iterdir()} == {"one.png", "cost.png", "two.png", "three.png"}
+    assert all(f.read_bytes().startswith(b"\x89PNG") for f in Path("o/figures").iterdir())
+    table = {row["algorithm"]: row for row in rows("o/tables/one.csv")}
+    summary = json.loads(Path("o/runs/one/ES/summary.json").read_text())
+    assert float(table["ES"]["regret_mean"]) == pytest.approx(summary["regret"]["mean"], rel=1e-5)
+    assert float(table["ES"]["regret_sd"]) == pytest.approx(summary["regret"]["sd"], rel=1e-4)
+    assert float(table["UCB a"]["select_ms"]) > 0 and float(table["UCB a"]["seconds"]) > 0
+    assert summary["seeds"] == [0, 1, 2]  # tuning has 1000 and up
+    verdicts = rows("o/claims.csv")
+    assert [v["panel"] for v in verdicts] == ["one", "one", "cost", "two", "three", "three", "four"]
+    es, ucb = (
+        json.loads(Path(f"o/runs/one/{a}/summary.json").read_text())["regret"]["per_replica"] for a in ("ES", "UCB_a")
+    )
+    for found, test in zip(verdicts, (claims.better(es, ucb), claims.close(es, ucb, 5)), strict=False):
+        assert found["verdict"] == test.outcome
+        assert float(found["p_for"]) == pytest.approx(test.p_for, rel=1e-3)
+    assert [v["verdict"] for v in verdicts if v["panel"] == "three"] == ["agreement", "agreement"]
+    assert "four: Absent" in report and "Left out: it needs env=no_such_env" in report
+    assert "[3/3]" in capsys.readouterr().out
+
+
+def test_what_is_finished_is_skipped(capsys, monkeypatch):
+    assert go() == 0
+    before = Path("o/runs/one/ES/summary.json").stat().st_mtime_ns
+    monkeypatch.setattr(reproduce, "play", lambda run: pytest.fail(f"{run.name} was played again"))
+    assert go() == 0
+    assert Path("o/runs/one/ES/summary.json").stat().st_mtime_ns == before
+    assert "3 of them done" in capsys.readouterr().out
+
+
+def test_another_config_is_another_run_and_the_old_one_is_kept(page):
+    go("only=one")
+    edit(page, "recipe=lin_es\n", "recipe=lin_es algorithm.members=3\n")
+    planned = suite.plan("small.yaml", "smoke", Path("o"))
+    assert [reproduce.status(run) for run in planned.panels[0].runs.values()] == ["other", "done"]
+    assert go("only=one") == 0
+    assert "members: 3" in Path("o/runs/one/ES/config.yaml").read_text()
+    assert "members: 25" in Path("o/runs/one/ES.old1/config.yaml").read_text()
+
+
+def test_a_run_of_two_panels_is_played_once():
+    """`UCB a` of the first panel and nu=0.5 of the sweep are the same config."""
+    planned = suite.plan("small.yaml", "smoke", Path("o"))
+    one, cost, two = planned.panels[:3]
+    assert one.runs["UCB a"] is two.runs["nu=0.5"] and cost.runs == one.runs
+    assert len(suite.runs(planned.panels)) == 3
+    assert go("only=two") == 0
+    assert Path("o/runs/one/UCB_a/summary.json").exists() and not Path("o/runs/two/nu=0.5").exists()
+
+
+def test_a_stopped_run_goes_on_from_its_checkpoint(monkeypatch):
+    """... and plays what it would have played without the stop."""
+    from nbl import train
+
+    go("only=one")
+    whole = pq.read_table("o/runs/one/ES/rounds.parquet")
+    run = suite.plan("small.yaml", "smoke", Path("p")).panels[0].runs["ES"]
+    assert train.run(config.compose([*run.overrides, "+trainer.max_steps=7"])) == 0
+    (run.folder / reproduce.STAMP).write_text(json.dumps({"key": run.key, "done": False}))
+    assert reproduce.status(run) == "begun"
+    starts, original = [], train.run
+    monkeypatch.setattr(train, "run", lambda config, start: starts.append(start) or original(config, start))
+    outcome = reproduce.play(run)
+    assert not outcome.error and starts[0].name == "round-0000007.ckpt"
+    assert pq.read_table(run.folder / "rounds.parquet").equals(whole)
+    assert reproduce.status(run) == "done"
+    assert sum(int(float(row["rounds"])) for row in rows(run.folder / "timing.csv")) == 12
+
+
+def test_a_stop_without_a_checkpoint_begins_anew():
+    run = suite.plan("small.yaml", "smoke", Path("o")).panels[0].runs["ES"]
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text("half")
+    (run.folder / reproduce.STAMP).write_text(json.dumps({"key": run.key, "done": False}))
+    assert not reproduce.play(run).error and reproduce.status(run) == "done"
+
+
+def test_a_failing_run_is_reported_and_stops_nothing(page, capsys):
+    edit(page, "ES: recipe=lin_es\n", "ES: recipe=lin_es algorithm.lam=-1\n")
+    assert go("only=one") == 1
+    said = capsys.readouterr().err
+    assert "Failed: one/ES" in said and "lam" in said and "log.txt" in said
+    report = Path("o/report.md").read_text()
+    assert "no results of ES" in report and "UCB a |" in report and "**inconclusive**" in report
+    edit(page, "algorithm.lam=-1", "algorithm.lam=1")
+    assert go("only=one") == 0
+
+
+def test_two_processes_play_the_same_as_one():
+    assert go("only=one") == 0
+    assert reproduce.main(["suite=small.yaml", "scale=smoke", "out=p", "jobs=2", "only=one"]) == 0
+    for label in ("ES", "UCB_a"):
+        one, two = (pq.read_table(f"{out}/runs/one/{label}/rounds.parquet") for out in "op")
+        assert one.equals(two)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_takes_no_other_run_with_it(page, capsys):
+    edit(page, "ES: recipe=lin_es\n", "ES: recipe=lin_es +callbacks.end={_target_:os._exit,status:3}\n")
+    assert reproduce.main(["suite=small.yaml", "scale=smoke", "out=o", "jobs=2"]) == 1
+    assert "Failed: one/ES: its process died" in capsys.readouterr().err
+    states = {r.name: reproduce.status(r) for r in suite.runs(suite.plan("small.yaml", "smoke", Path("o")).panels)}
+    assert states == {"one/ES": "begun", "one/UCB a": "done", "two/nu=2.0": "done"}
+
+
+def test_a_report_of_one_panel_keeps_the_others_that_are_there():
+    go("only=two")
+    go("only=one")
+    report = Path("o/report.md").read_text()
+    assert "## one" in report and "## two" in report
+
+
+def test_alone_it_lists_the_suites(capsys):
+    assert reproduce.main([]) == 0
+    assert "ensemble" in capsys.readouterr().out
+
+
+def test_a_dry_run_plays_nothing(capsys):
+    assert go("--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "3 runs" in said and "recipe=lin_ucb algorithm.nu=0.5" in said and "the run of one/UCB a" in said
+    assert not Path("o").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        ("suite=ensembel", "ensemble"),
+        ("suite=small.yaml scale=smoke only=tow", "two"),
+        ("suite=small.yaml scale=smok", "smoke"),
+        ("suit=ensemble", "suite"),
+        ("scale=smoke", "Which suite"),
+        ("suite=small.yaml jobs=0", "at least 1"),
+        ("suite=small.yaml scale=default only=two", "one"),  # left out at this scale
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(arguments, near, capsys):
+    assert reproduce.main(arguments.split()) == 2
+    assert near in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("draw: sweep", "draw: sweeep", "sweep"),
+        ("better: [ES, UCB a]", "better: [ES, UCB b]", "UCB a"),
+        ("better: [ES, UCB a]", "beter: [ES, UCB a]", "better"),
+        ("better: [ES, UCB a]", "better: ES", "compares two"),
+        (", within: 5", "", "within"),
+        ("measure: select", "measure: selection", "select"),
+        ("recipe=lin_es\n", "recipe=lin_ess\n", "lin_es"),
+        ("$radius", "$radios", "radios"),
+        ("of: one", "of: won", "one"),
+        ("title: Linear", "titel: Linear", "title"),
+    ],
+)
+def test_a_page_with_a_slip_says_where(page, old, new, match):
+    edit(page, old, new)
+    with pytest.raises(NblError, match=match):
+        suite.plan("small.yaml", "smoke", Path("o"))
+
+
+def test_the_digest_is_of_the_problem_only():
+    base = ["recipe=lin_es", "horizon=10"]
+    same = suite.digest(config.compose([*base, "out=x", "logger=none", "threads=1", "callbacks.progress=null"]))
+    assert suite.digest(config.compose(base)) == same
+    assert suite.digest(config.compose([*base, "seed=1"])) != same
+    assert suite.digest(config.compose([*base, "algorithm.nu=0.1"])) != same
+    assert suite.digest(config.compose([*base, "+callbacks=doubling"])) != same
+
+
+def test_the_clock_counts_every_round_and_lets_go_of_the_module():
+    import nbl
+    from nbl.algorithms import LinES
+    from nbl.envs import Linear
+
+    module, clock = LinES(dim=3, arms=4, replicas=2), Clock("timing.csv", blocks=5)
+    nbl.fit(module, Linear(arms=4, dim=3, replicas=2), horizon=22, callbacks=[clock])
+    found = rows("timing.csv")
+    assert [int(float(row["rounds"])) for row in found] == [4, 4, 4, 4, 4, 2]
+    assert all(float(row["select_seconds"]) > 0 and float(row["update_seconds"]) > 0 for row in found)
+    assert not {"act", "observe", "learn"} & set(vars(module))
+
+
+def test_the_clock_changes_nothing():
+    import nbl
+    from nbl.algorithms import LinES
+    from nbl.envs import Linear
+
+    arms = []
+    for callbacks in ([], [Clock("timing.csv")]):
+        environment = Linear(arms=4, dim=3, replicas=2)
+        arms.append(nbl.fit(LinES(dim=3, arms=4, replicas=2), environment, horizon=15, callbacks=callbacks).arm)
+    assert arms[0].equal(arms[1])
