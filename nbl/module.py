@@ -116,9 +116,8 @@ class BanditModule(L.LightningModule):
     def retrain(self) -> None:
         """Begin the training anew on the data that are there: called by `restart(keep_history=True)`."""
 
-    def retune(self, **changes: Any) -> None:
-        """Take new values of hyper-parameters that may change at a restart; called before `forget`."""
-        raise NblError(f"{type(self).__name__} cannot change {', '.join(changes)} at a restart.")
+    def build(self) -> None:
+        """Make what has its shape from `members`: in the beginning, and when a restart changes it."""
 
     def diagnostics(self) -> dict[str, Tensor]:
         """What is worth logging now and then, by slashed name, each (R,)."""
@@ -231,15 +230,24 @@ class BanditModule(L.LightningModule):
                 f"{type(self).__name__}.restart(keep_history=True, members={changes['members']}): each of its "
                 f"{cast(Any, self).members} members keeps its own data. Leave `members` as it is, or drop keep_history."
             )
-        if changes:
-            self.retune(**changes)
-            self.hparams.update(changes)
+        self._retune(changes)
         self.phase, self.began = self.phase + 1, self.round
         self.horizon = horizon if horizon is not None else self.horizon
         if keep_history:
             self.retrain()
         else:
             self.forget()
+
+    def _retune(self, changes: dict[str, Any]) -> None:
+        """New values of hyper-parameters, before `forget`."""
+        if unknown := set(changes) - set(self.may_change):
+            raise NblError(f"{type(self).__name__} cannot change {', '.join(sorted(unknown))} at a restart.")
+        remake = changes.get("members", getattr(self, "members", None)) != getattr(self, "members", None)
+        for name, value in changes.items():
+            setattr(self, name, value)
+        self.hparams.update(changes)
+        if remake:
+            self.build()
 
     @property
     def placed(self) -> Tensor:
@@ -344,10 +352,7 @@ class BanditModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A restart may have changed hyper-parameters, and with them the shapes of what is about to be loaded."""
         saved = checkpoint["hyper_parameters"]
-        changed = {k: saved[k] for k in self.may_change if k in saved and saved[k] != self.hparams.get(k)}
-        if changed:
-            self.retune(**changed)
-            self.hparams.update(changed)
+        self._retune({k: saved[k] for k in self.may_change if k in saved and saved[k] != self.hparams.get(k)})
 
     def training_step(self, *args: Any, **kwargs: Any) -> None:
         raise NblError(

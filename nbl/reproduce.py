@@ -281,9 +281,8 @@ def _announce(
     )
     if suite.minutes and full:
         share = rounds / max(1, sum(run.size for run in suites.runs(suite.panels)))
-        print(
-            f"Time: about {_clock(60 * suite.minutes * share)} on 2 cores, by the measured {suite.minutes} min for all."
-        )
+        left = _clock(60 * suite.minutes * share)
+        print(f"Time: about {left} on two free cores (the page says {suite.minutes} min for all of it).")
     if full:
         for panel in chosen:
             print(f"\n{panel.name}: {panel.title}" + (f" (left out: {panel.missing})" if panel.missing else ""))

@@ -52,15 +52,6 @@ class NeuralES(NeuralBandit):
             raise NblError(f"NeuralES(nu={nu!r}): the perturbations' standard deviation must be 0 or more.")
         self.nu, self.warmup = float(nu), warmup
 
-    def retune(self, **changes: Any) -> None:
-        """A restart's new ensemble size and perturbations."""
-        if unknown := set(changes) - set(self.may_change):
-            super().retune(**dict.fromkeys(unknown))
-        self.nu = float(changes.get("nu", self.nu))
-        if changes.get("members", self.members) != self.members:
-            self.members = int(changes["members"])
-            self.build()
-
     def score(self, contexts: Tensor) -> Score:
         R, q, K, _ = contexts.shape
         f = self.net(contexts.flatten(1, 2)).view(R, -1, q, K).transpose(1, 2)  # f_j(x)         (R, q, M, K)

@@ -74,12 +74,15 @@ class GLMBandit(BanditModule):
         fixed = self.arms if self.fixed_arms and self.arms else None
         self.history = ArmHistory(self.replicas, fixed, dim) if fixed else History(self.replicas, dim)
         self.history.double()
-        zeros = torch.zeros(self.replicas, members, dim, dtype=torch.float64)
-        self.register_buffer("moment", zeros)  # sum (Y + Z) x
-        self.register_buffer("theta", zeros.clone())
+        self.build()
 
     moment: Tensor
     theta: Tensor
+
+    def build(self) -> None:
+        zeros = torch.zeros(self.replicas, self.members, self.dim, dtype=torch.float64, device=self.device)
+        self.register_buffer("moment", zeros)  # sum (Y + Z) x
+        self.register_buffer("theta", zeros.clone())
 
     def means(self, contexts: Tensor) -> Tensor:
         """mu(x.theta) of each member.    (R, q, K, d) -> (R, q, M, K)"""
@@ -160,14 +163,6 @@ class GLMES(GLMBandit):
 
     def __init__(self, dim: int, *, members: int = 10, nu: float = 0.1, **glm: Any) -> None:
         super().__init__(dim, members=members, nu=nu, **glm)
-
-    def retune(self, **changes: Any) -> None:
-        """A restart's new ensemble size and perturbations."""
-        if unknown := set(changes) - set(self.may_change):
-            super().retune(**dict.fromkeys(unknown))
-        self.nu, self.members = float(changes.get("nu", self.nu)), int(changes.get("members", self.members))
-        self.moment = self.moment.new_zeros(self.replicas, self.members, self.dim)
-        self.theta = self.theta.new_zeros(self.replicas, self.members, self.dim)
 
     def score(self, contexts: Tensor) -> Score:
         f = self.means(contexts)  # (R, q, M, K)

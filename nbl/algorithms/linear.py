@@ -42,11 +42,15 @@ class LinearBandit(BanditModule):
             raise NblError(f"{type(self).__name__}(nu={nu!r}): need a number, 0 (greedy) or more.")
         self.nu, self.lam = float(nu), float(lam)
         self.design = Full(self.replicas, dim, lam)
-        self.register_buffer("moment", torch.zeros(self.replicas, self.members, dim, dtype=torch.float64))
-        self.register_buffer("theta", torch.zeros(self.replicas, self.members, dim, dtype=torch.float64))
+        self.build()
 
     moment: Tensor
     theta: Tensor
+
+    def build(self) -> None:
+        zeros = torch.zeros(self.replicas, self.members, self.dim, dtype=torch.float64, device=self.device)
+        self.register_buffer("moment", zeros)
+        self.register_buffer("theta", zeros.clone())
 
     def means(self, contexts: Tensor) -> Tensor:
         """x.theta_hat of each member.    (R, q, K, d) -> (R, q, M, K)"""
@@ -113,16 +117,6 @@ class LinES(LinearBandit):
             raise NblError(f"LinES(members={members!r}): need a whole number, at least 1.")
         self.members = members
         super().__init__(dim, nu=nu, lam=lam, **problem)
-
-    def retune(self, **changes: Any) -> None:
-        """A restart's new ensemble size and perturbations."""
-        if unknown := set(changes) - set(self.may_change):
-            super().retune(**dict.fromkeys(unknown))
-        self.nu = float(changes.get("nu", self.nu))
-        if changes.get("members", self.members) != self.members:
-            self.members = int(changes["members"])
-            self.moment = self.moment.new_zeros(self.replicas, self.members, self.dim)
-            self.theta = self.theta.new_zeros(self.replicas, self.members, self.dim)
 
     def score(self, contexts: Tensor) -> Score:
         f = self.means(contexts)  # (R, q, M, K)
