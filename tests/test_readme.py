@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbl import cli
+from nbl import cli, reproduce
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -44,6 +44,18 @@ def test_training_commands_run_in_order(tmp_path, monkeypatch):
     for command in commands:
         assert cli.main(shortened(command[2:])) == 0, command
     assert (tmp_path / "results/es/regret.png").is_file()
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python scripts/reproduce.py")])
+def test_suites_of_the_readme_exist(command, tmp_path, monkeypatch):
+    """Planned here; tests/test_suite.py plays one."""
+    monkeypatch.chdir(tmp_path)
+    assert reproduce.main([*shlex.split(command)[2:], "--dry-run"]) == 0
+
+
+def test_no_command_is_left_out():
+    known = ("make", "python scripts/train.py", "python scripts/reproduce.py")
+    assert [c for c in COMMANDS if not c.startswith(known)] == []
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
