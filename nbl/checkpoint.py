@@ -97,7 +97,10 @@ def read(path: str | os.PathLike[str], map_location: Any = "cpu") -> dict[str, A
         good = next((other for other in _newest(file.parent) if other != file and not damage(other)), None)
         cure = f"The newest good one beside it: resume={good}" if good else "No good one is beside it: start anew."
         raise NblError(f"Checkpoint {file} ({file.stat().st_size} bytes) is damaged: {fault}. {cure}")
-    checkpoint: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=True)
+    try:
+        checkpoint: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=True)
+    except Exception as error:  # whole, but not one of ours: torch's own text is a page
+        raise NblError(f"{file} is not a checkpoint that loads safely: {str(error).splitlines()[0]}") from error
     return checkpoint
 
 
@@ -105,8 +108,11 @@ def damage(file: Path) -> str | None:
     """What is wrong with the file, or None. Every byte is read: the archive keeps a checksum of each tensor."""
     try:
         with zipfile.ZipFile(file) as archive:
+            for entry in archive.infolist():  # torch writes neither compressed nor encrypted entries, nor folders
+                if entry.compress_type or entry.flag_bits & 1 or entry.external_attr:
+                    return f"the entry {entry.filename} is not as it was written"
             bad = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+    except Exception as error:  # a damaged archive can fail in any way
         return str(error).rstrip(".") or type(error).__name__
     return f"checksum of {bad} does not match" if bad else None
 
@@ -148,6 +154,11 @@ def load(path: str | os.PathLike[str], algorithm: type[BanditModule] | None = No
                 f"{path} was written by {name or 'an unknown class'}, which is not in nbl.algorithms. "
                 "Give the class: load(path, algorithm=MyAlgorithm)."
             )
+    if missing := sorted(set(checkpoint.get("nbl", {}).get("left_out", ())) - set(overrides)):
+        raise NblError(
+            f"{path}: {', '.join(missing)} was an object of your own, which a safe file does not hold. "
+            f"Give it again: load(path, {', '.join(f'{name}=...' for name in missing)})."
+        )
     module = algorithm(**{**checkpoint["hyper_parameters"], **overrides})
     if checkpoint.get("nbl", {}).get("double"):
         module.double()
@@ -168,7 +179,7 @@ def _exported() -> Iterator[str]:
 def _newest(folder: Path) -> list[Path]:
     """Checkpoints, newest round first."""
     files = [file for file in folder.glob("*.ckpt") if file.is_file()]
-    return sorted(files, key=lambda file: (file.name, file.stat().st_mtime_ns), reverse=True)
+    return sorted(files, key=lambda file: (len(file.name), file.name, file.stat().st_mtime_ns), reverse=True)
 
 
 def _newest_good(run: Path) -> Path | None:

@@ -45,6 +45,9 @@ Options (key=value; --cfg job with a recipe prints all there are):
 """
 
 
+_codes: list[int] = []  # exit codes of the jobs Hydra ran
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 2 bad input, 1 stopped by an error, 128 + n by signal n."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -60,6 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if set(flags) <= {"-m", "--multirun"}:
             return _sweep(overrides)
         return _hydra(arguments)
+    except KeyboardInterrupt:
+        print("Stopped before the first round.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if os.environ.get("NBL_TRACEBACK"):
+            raise
+        print(f"Error: {error}. Is out= a folder that can be written to, and is the disk not full?", file=sys.stderr)
+        return 2
     except Exception as error:
         known = type(error).__module__.split(".")[0] in ("hydra", "omegaconf", "nbl_callbacks")
         ours = isinstance(error, NblError) or known
@@ -82,6 +93,7 @@ def _run(overrides: list[str]) -> int:
 def _resume(overrides: list[str], given: dict[str, str]) -> int:
     """Go on with a run: its folder and its config, unless told otherwise."""
     from omegaconf import OmegaConf
+    from yaml import YAMLError  # type: ignore[import-untyped]
 
     from nbl import checkpoint
 
@@ -93,7 +105,11 @@ def _resume(overrides: list[str], given: dict[str, str]) -> int:
     folder = start.resolve().parent.parent
     if not (folder / "config.yaml").is_file():
         raise NblError(f"resume={given['resume']}: {folder} has no config.yaml, so it is not the folder of a run.")
-    saved: Any = OmegaConf.load(folder / "config.yaml")
+    try:
+        saved: Any = OmegaConf.load(folder / "config.yaml")
+        saved = configs.complete(saved)
+    except (ValueError, OSError, YAMLError) as error:
+        raise NblError(f"{folder / 'config.yaml'} cannot be read ({configs.short(error)}): start anew.") from error
     config = configs.resumed(overrides, saved)
     config.out = given["out"].strip("'\"") if "out" in given else os.path.relpath(folder)
     checkpoint.read(start)
@@ -137,11 +153,12 @@ def _hydra(arguments: list[str]) -> int:
 
     sys.argv = [_prog(), *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back here instead of being printed
+    _codes.clear()
     try:
         hydra.main(config_path=str(configs.folder().resolve()), config_name="train", version_base="1.3")(_job)()
     except KeyboardInterrupt:
         return 130
-    return 0
+    return max(_codes, default=0)  # a sweep is as good as its worst job
 
 
 def _job(config: DictConfig) -> None:
@@ -157,7 +174,8 @@ def _job(config: DictConfig) -> None:
     from nbl.train import run
 
     print(" ".join(hydra.overrides.task), flush=True)
-    if run(configs.finish(full)) >= 128:
+    _codes.append(run(configs.finish(full)))
+    if _codes[-1] >= 128:
         raise KeyboardInterrupt
 
 

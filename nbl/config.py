@@ -6,13 +6,14 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from nbl.types import NblError
 
 GROUPS = ("recipe", "env", "algorithm", "logger", "trainer")
+KEYS = ("horizon", "replicas", "seed", "out", "resume", "log_every", "threads", "checkpoint", "callbacks", "choices")
 FREE = ("trainer", "logger", "checkpoint", "callbacks")  # how a run is run: may change when it is resumed
 
 
@@ -38,7 +39,12 @@ def compose(overrides: Sequence[str]) -> DictConfig:
 
     given = parse(overrides)
     if "recipe" not in given:
-        raise NblError("Which recipe? Say recipe=NAME, one of:\n" + table(choices("recipe")))
+        near = difflib.get_close_matches("recipe", given, n=1, cutoff=0.7)
+        meant = f"There is no key {near[0]!r}; did you mean recipe={given[near[0]]}?\n" if near else ""
+        raise NblError(f"{meant}Which recipe? Say recipe=NAME, one of:\n" + table(choices("recipe")))
+    for group in GROUPS:
+        if given.get(group) in ("null", ""):
+            raise NblError(f"{group}={given[group]}: choose one of {', '.join(choices(group))}.")
     try:
         full = _compose(hydra, overrides)
     except MissingConfigException as error:
@@ -51,7 +57,8 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         key = found[1].split("@")[0]
         known = _compose(hydra, [o for o in overrides if o.split("=")[0] in GROUPS])
         keys = [*flatten(OmegaConf.to_container(_task(known), resolve=False)), *GROUPS]
-        raise NblError(f"{unknown('key', key, keys)}\nTo add a key that is not there: +{key}=VALUE.") from error
+        more = f"\nTo add one that is not there: +{key}=VALUE." if "." in key else ""
+        raise NblError(unknown("key", key, keys) + more) from error
     return finish(full)
 
 
@@ -62,21 +69,36 @@ def finish(full: DictConfig) -> DictConfig:
     OmegaConf.set_struct(config, False)
     config.recipe = picked.recipe
     config.choices = {group: picked.get(group) for group in GROUPS[1:]}
-    for key in ("horizon", "replicas", "seed"):
+    if strange := [str(key) for key in config if key not in (*KEYS, *GROUPS)]:
+        raise NblError(unknown("key", strange[0], (*KEYS, *GROUPS)))
+    for key in KEYS:
         if key not in config:
             raise NblError(f"{key} was taken out of the config, but every run needs it.")
+    if not isinstance(config.out, str | int | float | None) or not isinstance(config.checkpoint, DictConfig):
+        raise NblError(f"out={config.out} checkpoint={config.checkpoint}: need a folder, and checkpoint.every, .keep.")
+    config.out = None if config.out is None else str(config.out)
     for key in ("horizon", "replicas"):
         if not isinstance(config[key], int) or isinstance(config[key], bool) or config[key] < 1:
             raise NblError(f"{key}={config[key]}: need a whole number, at least 1. For example {key}=10.")
-    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
-        raise NblError(f"seed={config.seed}: need a whole number.")
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool) or not abs(config.seed) < 2**62:
+        raise NblError(f"seed={config.seed}: need a whole number of at most 62 bits.")
     for key in ("log_every", "threads"):
         if config[key] is not None and (not isinstance(config[key], int) or config[key] < 1):
             raise NblError(f"{key}={config[key]}: need a whole number, at least 1.")
     every = config.checkpoint.every
     if every is not None and (not isinstance(every, int) or every < 0):
         raise NblError(f"checkpoint.every={every}: need a number of rounds; 0 turns checkpoints off.")
+    if not isinstance(config.checkpoint.keep, int) or config.checkpoint.keep < 1:
+        raise NblError(f"checkpoint.keep={config.checkpoint.keep}: need a whole number of files, at least 1.")
     return config
+
+
+def complete(saved: Any) -> DictConfig:
+    """A run's saved config, if it is one."""
+    missing = [key for key in (*KEYS, *GROUPS) if not isinstance(saved, DictConfig) or key not in saved]
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return cast(DictConfig, saved)
 
 
 def resumed(overrides: Sequence[str], saved: DictConfig) -> DictConfig:
@@ -102,7 +124,7 @@ def resumed(overrides: Sequence[str], saved: DictConfig) -> DictConfig:
             merged[key] = compose([f"recipe={saved.recipe}", f"{key}={now}"])[key]
             merged.choices[key] = now
         elif (top in FREE and "." in key) or key == "threads":
-            if OmegaConf.select(saved, key.rpartition(".")[0] or key, default=()) == () and not override.is_add():
+            if OmegaConf.select(saved, key, default=()) == () and not override.is_add():
                 raise NblError(unknown("key", key, flatten(OmegaConf.to_container(saved))))
             OmegaConf.update(merged, key, None if override.is_delete() else now, merge=False, force_add=True)
         else:
@@ -175,4 +197,4 @@ def _task(full: DictConfig) -> DictConfig:
 
 def short(error: BaseException) -> str:
     """An error on one screen."""
-    return "\n".join(line for line in str(error).splitlines() if line.strip())[:2000]
+    return "\n".join(line for line in str(error).splitlines() if line.strip())[:8000]

@@ -95,6 +95,15 @@ class Design(State, ABC):
         return moved
 
 
+def root(matrix: Tensor, lam: float) -> Tensor:
+    """The Cholesky factor of a covariance.    (R, d, d) -> (R, d, d)"""
+    found: tuple[Tensor, Tensor] = torch.linalg.cholesky_ex(matrix)
+    factor, failed = found
+    if failed.device.type == "cpu" and bool(failed.any()):
+        raise DesignError(f"the covariance has lost its positive eigenvalues to rounding; raise `lam` (now {lam:g}).")
+    return factor
+
+
 class Diagonal(Design):
     """Only the diagonal of U."""
 
@@ -241,7 +250,12 @@ class Auto(Design):
         super().__init__(replicas, size, lam)
         worth = size <= MOST and (horizon is None or horizon > 1.25 * size)
         self.turn = size if worth else None
-        self.form: Dual | Full = Dual(replicas, size, lam)
+        self.form: Dual | Full = self._dual(horizon)
+
+    def _dual(self, horizon: int | None = None) -> Dual:
+        dual = Dual(self.replicas, self.size, self.lam).to(self.gain.device)
+        dual.most = self.turn or horizon
+        return dual
 
     def squared(self, g: Gradient) -> Tensor:
         return self.form.squared(g)
@@ -255,12 +269,12 @@ class Auto(Design):
         return self.form.gain
 
     def reset(self) -> None:
-        self.form = Dual(self.replicas, self.size, self.lam).to(self.gain.device)
+        self.form = self._dual()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        kind = Full if f"{prefix}form.inverse" in state_dict else Dual
-        if not isinstance(self.form, kind):
-            self.form = kind(self.replicas, self.size, self.lam).to(self.gain.device)
+        full = f"{prefix}form.inverse" in state_dict
+        if full != isinstance(self.form, Full):
+            self.form = Full(self.replicas, self.size, self.lam).to(self.gain.device) if full else self._dual()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

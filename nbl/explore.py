@@ -21,9 +21,9 @@ def thompson(mean: Tensor, width: Tensor, nu: float | Tensor, noise: Tensor) -> 
 
 def tied(scores: Tensor) -> Tensor:
     """Which arms are as good as the best, up to rounding; -inf marks a forbidden one.    (..., K) -> (..., K)"""
-    best = scores.amax(-1, keepdim=True)
-    scale = scores.masked_fill(scores.isinf(), 0.0).abs().amax(-1, keepdim=True)
-    return scores >= best - TIE * scale
+    top = scores.topk(min(2, scores.shape[-1]), -1).values  # a terrible arm must not set the scale
+    scale = top.masked_fill(top.isinf(), 0.0).abs().amax(-1, keepdim=True)
+    return scores >= top[..., :1] - TIE * scale
 
 
 def share(scores: Tensor) -> Tensor:

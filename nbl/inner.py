@@ -64,8 +64,9 @@ class Fit(nn.Module):
             raise NblError(f"fit.lr={lr!r}: need a positive number or 'theory'.")
         if not isinstance(steps, int) or steps < 1:
             raise NblError(f"fit.steps={steps!r}: need a whole number, at least 1.")
-        if ridge is not None and not ridge >= 0:
-            raise NblError(f"fit.ridge={ridge!r}: need a number, 0 or more.")
+        for name, value in (("ridge", ridge), ("momentum", momentum)):
+            if value is not None and not (isinstance(value, int | float) and value >= 0):
+                raise NblError(f"fit.{name}={value!r}: need a number, 0 or more.")
         self.optimizer, self.lr, self.steps, self.momentum = optimizer, lr, steps, momentum
         self.mean, self.to_start, self.warm = scale == "mean", towards == "start", start == "warm"
         self.lam, self.ridge = lam, net.width * lam if ridge is None else float(ridge)

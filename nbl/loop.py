@@ -78,6 +78,7 @@ class BanditLoop(_FitLoop):
         index: int = progress.current.processed  # type: ignore[attr-defined]
         progress.increment_ready()
         batch = Round(index + 1, self.environment.contexts(index + 1))
+        batch.mask = self.environment.allowed
         trainer._logger_connector.on_batch_start(batch)
         self._hook("on_train_batch_start", batch, index)
         progress.increment_started()
@@ -87,6 +88,7 @@ class BanditLoop(_FitLoop):
             if batch.arms is not None:
                 own = batch.decision.arms
                 batch.decision.arms, batch.decision.propensities = torch.where(batch.arms >= 0, batch.arms, own), None
+            self.environment.allowed = batch.mask
             batch.feedback = self.environment.pull(batch.decision.arms)
             if callable(batch.weight):
                 batch.weight = batch.weight(batch)
@@ -114,8 +116,13 @@ class BanditLoop(_FitLoop):
         call._call_lightning_module_hook(self.trainer, name, *args)
 
     def _check(self) -> None:
-        """The module and the environment speak of the same problem."""
+        """The module and the environment speak of the same problem, in a precision that can hold it."""
         module, environment = self.trainer.lightning_module, self.environment
+        if self.trainer.precision in ("16-true", "bf16-true", "transformer-engine-float16"):
+            raise NblError(
+                f"precision={self.trainer.precision}: sums over rounds do not fit in 16 bits. "
+                "Use bf16-mixed, 32-true or 64-true."
+            )
         if not isinstance(module, BanditModule):
             raise NblError(f"BanditLoop plays a BanditModule, not a {type(module).__name__}.")
         for name in ("dim", "replicas"):

@@ -12,16 +12,20 @@ same for all: shapes, masks, bad input, ties, the count of rounds, randomness, c
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import lightning as L
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from nbl import explore
 from nbl.rng import Streams
+from nbl.state import take_shapes
 from nbl.types import Decision, Feedback, NblError, Weights
+from nbl.values import as_numbers, plain, simple, whole
 
 
 class Weight(NamedTuple):
@@ -42,15 +46,6 @@ class Score:
     extra: dict[str, Tensor] = field(default_factory=dict)
 
 
-def plain(value: Any) -> bool:
-    """Whether a checkpoint's safe loader takes it: numbers, strings, None, and dicts and lists of them."""
-    if isinstance(value, dict):
-        return all(isinstance(k, str) and plain(v) for k, v in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
-
-
 class BanditModule(L.LightningModule):
     """R independent policies, seeds `seed .. seed+R-1`, that act and learn in lockstep. R = 1 is a deployed policy.
 
@@ -63,6 +58,7 @@ class BanditModule(L.LightningModule):
         fixed_arms: the same arms come back every round: data are then kept per arm.
     """
 
+    exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
 
@@ -77,15 +73,19 @@ class BanditModule(L.LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()  # of the class that is being built, with all its arguments
-        for name, value in list(self.hparams.items()):
-            if not plain(value):
-                del self.hparams[name]  # a user's own network: given again to nbl.load
+        given = {name: simple(value) for name, value in self.hparams.items()}
+        self.hparams.update({name: value for name, value in given.items() if plain(value)})
+        self.left_out = [name for name, value in given.items() if not plain(value)]  # a user's own network
+        for name in self.left_out:
+            del self.hparams[name]
         self.automatic_optimization = False
         for name, value in {"dim": dim, "replicas": replicas, "arms": arms, "horizon": horizon}.items():
-            if value is None and name in ("arms", "horizon"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not (value is None and name in ("arms", "horizon")) and not whole(value, 1):
                 raise NblError(f"{type(self).__name__}({name}={value!r}): need a whole number, at least 1.")
+        if not whole(seed) or not -(2**63) <= seed < 2**63 - replicas:
+            raise NblError(f"{type(self).__name__}(seed={seed!r}): need a whole number of at most 63 bits.")
+        dim, replicas, seed = int(dim), int(replicas), int(seed)
+        arms, horizon = (None if n is None else int(n) for n in (arms, horizon))
         if fixed_arms and arms is None:
             raise NblError(f"{type(self).__name__}(fixed_arms=True): say how many, arms=K.")
         self.dim, self.arms, self.replicas = dim, arms, replicas
@@ -140,6 +140,11 @@ class BanditModule(L.LightningModule):
         s = self.score(x)
         best = s.mean if exploit and s.mean is not None else s.score
         values = best if allowed is None else best.masked_fill(~allowed, -torch.inf)
+        if values.device.type == "cpu" and bool(values.isnan().any()):
+            raise NblError(
+                f"act: {type(self).__name__}'s score of an arm is not a number in round {self.round + 1}. Usual "
+                "causes: training diverged (lower `fit.lr`), or contexts and rewards are very large (scale them)."
+            )
         ties = self.uniform("ties", (q, K)).to(values.dtype)
         arms = explore.pick(values, ties)
         chance = None  # unknown where the rule draws and has no closed form, or a mask has changed it
@@ -201,7 +206,7 @@ class BanditModule(L.LightningModule):
     def _take_in(self, contexts: Tensor, arms: Any, feedback: Any, weight: Any) -> None:
         x = self._contexts(contexts, "observe")
         shape, K = x.shape[:2], x.shape[2]
-        played = torch.as_tensor(arms.arms if isinstance(arms, Decision) else arms)
+        played = as_numbers(arms.arms if isinstance(arms, Decision) else arms, "observe: arms")
         if played.is_floating_point() or played.dtype == torch.bool:
             raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {played.dtype}.")
         played = self._row(played, shape, "arms").to(device=x.device, dtype=torch.int64)
@@ -230,6 +235,8 @@ class BanditModule(L.LightningModule):
                 f"{type(self).__name__}.restart(keep_history=True, members={changes['members']}): each of its "
                 f"{cast(Any, self).members} members keeps its own data. Leave `members` as it is, or drop keep_history."
             )
+        if horizon is not None and not whole(horizon, 1):
+            raise NblError(f"{type(self).__name__}.restart(horizon={horizon!r}): need a whole number, at least 1.")
         self._retune(changes)
         self.phase, self.began = self.phase + 1, self.round
         self.horizon = horizon if horizon is not None else self.horizon
@@ -242,6 +249,8 @@ class BanditModule(L.LightningModule):
         """New values of hyper-parameters, before `forget`."""
         if unknown := set(changes) - set(self.may_change):
             raise NblError(f"{type(self).__name__} cannot change {', '.join(sorted(unknown))} at a restart.")
+        if not whole(changes.get("members", 1), 1) or not changes.get("nu", 0.0) >= 0:
+            raise NblError(f"{type(self).__name__}.restart({changes}): need members of at least 1 and nu of 0 or more.")
         remake = changes.get("members", getattr(self, "members", None)) != getattr(self, "members", None)
         for name, value in changes.items():
             setattr(self, name, value)
@@ -268,7 +277,11 @@ class BanditModule(L.LightningModule):
 
     def _contexts(self, contexts: Tensor, verb: str) -> Tensor:
         """Any of the shapes a user may give.    -> (R, q, K, d)"""
-        x = torch.as_tensor(contexts)
+        x = as_numbers(contexts, f"{verb}: contexts")
+        if self.dtype not in (torch.float32, torch.float64):
+            raise NblError(
+                f"{verb}: the policy is in {self.dtype}, too coarse to sum over rounds. Use .float() or .double()."
+            )
         if x.ndim not in (2, 3) or x.shape[-1] != self.dim:
             raise NblError(
                 f"{verb}: contexts have shape {tuple(x.shape)}; need ({self.replicas}, arms, {self.dim}), "
@@ -290,14 +303,15 @@ class BanditModule(L.LightningModule):
             raise NblError(
                 f"{verb}: {x.shape[0]} sets of arms for {self.replicas} replicas; give one each, or one for all."
             )
-        if x.device.type == "cpu" and not bool(x.isfinite().all()):
+        given, x = x, x.to(device=self.device, dtype=self.dtype)
+        if given.device.type == "cpu" and x.device.type == "cpu" and not bool(x.isfinite().all()):
             r, q, k, d = (~x.isfinite()).nonzero()[0].tolist()
             raise NblError(
-                f"{verb}: contexts hold {float(x[r, q, k, d])} at replica {r}, arm {k}, feature {d}"
+                f"{verb}: contexts hold {float(given[r, q, k, d])} at replica {r}, arm {k}, feature {d}"
                 + (f" of question {q}" if x.shape[1] > 1 else "")
                 + ". Clean or impute the features first."
             )
-        return x.to(device=self.device, dtype=cast(torch.dtype, self.dtype))
+        return x
 
     def _mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
         if mask is None:
@@ -316,7 +330,7 @@ class BanditModule(L.LightningModule):
 
     def _row(self, value: Tensor | float | int, shape: torch.Size, name: str, fill: bool = False) -> Tensor:
         """One number for each decision.    -> (R, q)"""
-        row = torch.as_tensor(value)
+        row = as_numbers(value, f"observe: {name}")
         if row.numel() == 1 and (fill or shape.numel() == 1):
             return row.reshape(1, 1).expand(shape)
         if row.ndim != 1 or row.shape[0] != shape.numel():
@@ -346,8 +360,21 @@ class BanditModule(L.LightningModule):
         self.round, self.phase = state["round"], state["phase"]
         self.began, self.horizon = state["began"], state["horizon"]
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        take_shapes(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Sums over rounds stay float64 when the precision changes; they follow a move to a device."""
+        kept = {name: buffer for name in self.exact if (buffer := self._buffers.get(name)) is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in kept.items():
+            self._buffers[name] = buffer.to(cast(Tensor, self._buffers[name]).device)
+        return self
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["nbl"] = {"algorithm": type(self).__name__, "double": self.dtype == torch.float64}
+        double = self.dtype == torch.float64
+        checkpoint["nbl"] = {"algorithm": type(self).__name__, "double": double, "left_out": self.left_out}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A restart may have changed hyper-parameters, and with them the shapes of what is about to be loaded."""

@@ -238,7 +238,10 @@ class ModuleNetwork(Network):
             raise NblError(f"net={type(template).__name__} has no parameters to learn.")
         super().__init__(replicas, members, sum(count for *_, count in self.names))
         self.make = make
-        self.template = [template]  # in a list: its own weights are not state
+        self.template = [template]  # in a list: its own weights are not state, but its buffers are:
+        self.constants = [name for name, _ in template.named_buffers()]
+        for index, buffer in enumerate(template.buffers()):
+            self.register_buffer(f"constant_{index}", buffer.clone())
         self.width, self.depth = 1, 2
 
     def unpack(self, theta: Tensor) -> Weights:
@@ -248,7 +251,8 @@ class ModuleNetwork(Network):
         """One network.    (p,), (n, d) -> (n,)"""
         parts = torch.split(theta, [count for *_, count in self.names])
         parameters = {name: part.view(shape) for (name, shape, _), part in zip(self.names, parts, strict=True)}
-        out: Tensor = torch.func.functional_call(self.template[0], parameters, (x,))
+        constants = {name: getattr(self, f"constant_{index}") for index, name in enumerate(self.constants)}
+        out: Tensor = torch.func.functional_call(self.template[0], {**parameters, **constants}, (x,))
         return out.reshape(x.shape[0])
 
     def draw(self, streams: Streams, phase: int) -> Tensor:

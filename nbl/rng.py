@@ -18,7 +18,7 @@ from torch import Tensor
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_BLOCK = 1 << 15  # numbers drawn ahead for each replica, so that a round costs a slice and not a draw
+_BLOCK = 1 << 18  # numbers drawn ahead, so that a round costs a slice and not a draw
 
 
 def _signed(x: int) -> int:
@@ -70,7 +70,7 @@ class Streams:
         Round 0, where problems and weights are drawn, is asked for once: nothing is drawn ahead or kept.
         """
         size = math.prod(shape)
-        rounds = max(1, min(256, _BLOCK // max(1, size))) if t > 0 and ahead else 1
+        rounds = max(1, min(256, _BLOCK // max(1, size * len(self.seeds)))) if t > 0 and ahead else 1
         key, block = (kind, purpose, shape, device), t // rounds
         kept = self._blocks.get(key)
         if kept is None or kept[0] != block:

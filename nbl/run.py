@@ -40,7 +40,7 @@ def fit(
     environment: Environment,
     horizon: int,
     *,
-    callbacks: Sequence[L.Callback] = (),
+    callbacks: Sequence[L.Callback] | L.Callback = (),
     resume: str | Path | None = None,
     block: int = 1000,
     **trainer: Any,
@@ -63,9 +63,10 @@ def fit(
     """
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
         raise NblError(f"nbl.fit(horizon={horizon!r}): need a whole number of rounds, at least 1.")
+    callbacks = [callbacks] if isinstance(callbacks, L.Callback) else list(callbacks)
     recorder = next((c for c in callbacks if isinstance(c, Recorder)), None)
     if recorder is None:
-        recorder = Recorder()
+        recorder = Recorder(trainer.pop("log_every_n_steps", None))
         callbacks = [*callbacks, recorder]
     quiet: dict[str, Any] = {
         "logger": False,

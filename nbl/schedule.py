@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nbl.state import State
 from nbl.types import NblError
+from nbl.values import whole
 
 
 class Schedule(State):
@@ -33,11 +34,13 @@ class Schedule(State):
         until: int | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(every, int) or every < 1:
+        if not whole(every, 1):
             raise NblError(f"retrain.every={every!r}: need a whole number, at least 1.")
         for name, value in (("factor", factor), ("logdet", logdet)):
-            if value is not None and not value > 1:
+            if value is not None and not (isinstance(value, int | float) and value > 1):
                 raise NblError(f"retrain.{name}={value!r}: need a number above 1.")
+        if until is not None and not whole(until, 1):
+            raise NblError(f"retrain.until={until!r}: need a whole number of observations, at least 1.")
         if factor is not None and logdet is not None:
             raise NblError("retrain has both factor and logdet: choose one.")
         self.every, self.factor, self.growth, self.until = every, factor, logdet, until

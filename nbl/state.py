@@ -23,6 +23,8 @@ class State(nn.Module):
         super().__init__()
         self.growing: dict[str, tuple[int, ...]] = {}
 
+    most: int | None = None  # rows that will ever be needed, where that is known
+
     def reserve(self, rows: int) -> None:
         """Make room for `rows` more, at least doubling: a row appended costs O(1) copies on average."""
         for name, axes in self.growing.items():
@@ -31,7 +33,8 @@ class State(nn.Module):
                 continue
             shape = list(old.shape)
             for axis in axes:
-                shape[axis] = max(16, self.n + rows, 2 * old.shape[axis])
+                doubled = max(16, 2 * old.shape[axis])
+                shape[axis] = max(self.n + rows, doubled if self.most is None else min(doubled, self.most))
             new = old.new_zeros(shape)
             new[tuple(slice(0, s) for s in old.shape)] = old
             setattr(self, name, new)
@@ -52,16 +55,17 @@ class State(nn.Module):
             destination[prefix + name] = used.clone(memory_format=torch.contiguous_format)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for key, value in state_dict.items():
-            name = key[len(prefix) :]
-            if (
-                key.startswith(prefix)
-                and "." not in name
-                and isinstance(value, Tensor)
-                and name not in self._parameters
-            ):
-                now = self._buffers.get(name)
-                if now is None or now.shape != value.shape:
-                    device = now.device if now is not None else value.device
-                    self.register_buffer(name, torch.empty_like(value, device=device))
+        take_shapes(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def take_shapes(module: nn.Module, state_dict: dict[str, Any], prefix: str) -> None:
+    """Give the module's own buffers the names and shapes that a checkpoint has."""
+    for key, value in state_dict.items():
+        name = key[len(prefix) :]
+        ours = key.startswith(prefix) and "." not in name and name not in module._parameters
+        if ours and isinstance(value, Tensor):
+            now = module._buffers.get(name)
+            if now is None or now.shape != value.shape:
+                like = value if now is None else now
+                module.register_buffer(name, torch.empty_like(value, device=like.device, dtype=like.dtype))

@@ -8,7 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,9 @@ def run(config: DictConfig, start: Path | None = None) -> int:
     hush()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    out = Path(config.out) if config.out else _fresh(Path("runs") / config.recipe)
-    if start is None and (out / "config.yaml").exists():
-        raise NblError(f"out={out} already holds a run. Choose another folder, or continue that run: resume={out}")
-    config.out, config.id = str(out), config.get("id") or uuid.uuid4().hex[:8]
-
+    if config.out and start is None and (Path(config.out) / "config.yaml").exists():
+        given = config.out
+        raise NblError(f"out={given} already holds a run. Choose another folder, or continue that run: resume={given}")
     environment = build(config.env, "env", replicas=config.replicas, seed=config.seed)
     module = build(
         config.algorithm,
@@ -49,10 +47,11 @@ def run(config: DictConfig, start: Path | None = None) -> int:
         horizon=config.horizon,
     )
     recorder = results.Recorder(config.log_every)
-    trainer = _trainer(config, recorder, out)
-    trainer.fit_loop = BanditLoop(trainer, environment)
+    with _claimed(config) as out:
+        config.out, config.id = str(out), config.get("id") or uuid.uuid4().hex[:8]
+        trainer = _trainer(config, recorder, out)
+        trainer.fit_loop = BanditLoop(trainer, environment)
 
-    out.mkdir(parents=True, exist_ok=True)
     results.write_text(out / "config.yaml", OmegaConf.to_yaml(config))
     trainer.loggers = loggers.start(trainer.loggers, _plain(config))
     failure: NblError | None = None
@@ -179,11 +178,26 @@ def _stopping(trainer: L.Trainer) -> Iterator[list[int]]:
             signal.signal(signum, handler)
 
 
-def _fresh(folder: Path) -> Path:
-    """A folder that is not there yet, named by the time."""
-    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    candidates = (folder / (name if n == 1 else f"{name}_{n}") for n in range(1, 10_000))
-    return next(path for path in candidates if not path.exists())
+@contextmanager
+def _claimed(config: DictConfig) -> Iterator[Path]:
+    """The run's folder, made here so that no other run takes it; unmade if what follows fails."""
+    now = f"runs/{config.recipe}/{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    for out in map(Path, [config.out] if config.out else [now, *(f"{now}_{n}" for n in range(2, 1000))]):
+        missing = [path for path in (out, *out.parents) if not path.exists()]
+        try:
+            out.mkdir(parents=True, exist_ok=bool(config.out))
+        except FileExistsError as error:
+            if config.out or not out.is_dir():
+                raise NblError(f"out={out} is a file. Choose a folder.") from error
+            continue
+        try:
+            yield out
+        except BaseException:
+            for path in missing:
+                with suppress(OSError):
+                    path.rmdir()
+            raise
+        return
 
 
 def _arguments(target: Any) -> set[str]:

@@ -30,6 +30,7 @@ from nbl.algorithms.neural import NeuralBandit
 from nbl.history import ArmHistory, Data
 from nbl.module import Score, Weight
 from nbl.types import NblError
+from nbl.values import whole
 
 
 class NeuralES(NeuralBandit):
@@ -50,6 +51,8 @@ class NeuralES(NeuralBandit):
         super().__init__(dim, members=members, **neural)
         if not nu >= 0:
             raise NblError(f"NeuralES(nu={nu!r}): the perturbations' standard deviation must be 0 or more.")
+        if warmup is not None and not whole(warmup, 0):
+            raise NblError(f"NeuralES(warmup={warmup!r}): need a whole number of rounds, or None for each arm once.")
         self.nu, self.warmup = float(nu), warmup
 
     def score(self, contexts: Tensor) -> Score:
@@ -82,6 +85,8 @@ class NeuralPHE(NeuralBandit):
         super().__init__(dim, **neural)
         if not nu >= 0:
             raise NblError(f"NeuralPHE(nu={nu!r}): the perturbations' standard deviation must be 0 or more.")
+        if warmup is not None and not whole(warmup, 0):
+            raise NblError(f"NeuralPHE(warmup={warmup!r}): need a whole number of rounds, or None for each arm once.")
         self.nu, self.warmup = float(nu), warmup
 
     def score(self, contexts: Tensor) -> Score:

@@ -50,6 +50,8 @@ class GLMBandit(BanditModule):
         **problem: dim, arms, replicas, seed, horizon, fixed_arms: see `BanditModule`.
     """
 
+    exact: tuple[str, ...] = ("moment", "theta")
+
     def __init__(
         self,
         dim: int,
@@ -224,6 +226,7 @@ class GLMFPL(GLMBandit):
     """
 
     randomised = True
+    exact = ("moment", "theta", "scatter", "leader")
 
     def __init__(self, dim: int, **glm: Any) -> None:
         super().__init__(dim, **glm)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nbl import explore
-from nbl.design import Full
+from nbl.design import Full, root
 from nbl.gradient import Gradient
 from nbl.history import take
 from nbl.module import BanditModule, Score, Weight
@@ -35,6 +35,7 @@ class LinearBandit(BanditModule):
     """
 
     members = 1
+    exact: tuple[str, ...] = ("moment", "theta")
 
     def __init__(self, dim: int, *, nu: float = 1.0, lam: float = 1.0, **problem: Any) -> None:
         super().__init__(dim, **problem)
@@ -95,9 +96,9 @@ class LinTS(LinearBandit):
 
     def score(self, contexts: Tensor) -> Score:
         mean, width = self.means(contexts).squeeze(2), self.widths(contexts)
-        root = torch.linalg.cholesky(self.design.inverse)  # A^-1 = root root^T
+        factor = root(self.design.inverse, self.lam)  # A^-1 = factor factor^T
         noise = self.normal("thompson", (contexts.shape[1], self.dim)).double()  # one draw a question    (R, q, d)
-        theta = self.nu * torch.einsum("rde,rqe->rqd", root, noise)  # theta - theta_hat
+        theta = self.nu * torch.einsum("rde,rqe->rqd", factor, noise)  # theta - theta_hat
         return Score(mean + torch.einsum("rqkd,rqd->rqk", contexts.double(), theta), mean, width)
 
 
@@ -136,6 +137,7 @@ class LinPHE(LinearBandit):
     """
 
     randomised = True
+    exact = ("moment", "theta", "scatter")
 
     def __init__(self, dim: int, *, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:
         super().__init__(dim, nu=nu, lam=lam, **problem)

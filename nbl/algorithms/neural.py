@@ -76,6 +76,10 @@ class NeuralBandit(BanditModule):
         if isinstance(due, Tensor) or due:
             who = due if isinstance(due, Tensor) else None
             self.fit(self.net, self.training_data(), self.history.n, who)
+            self.trained()
+
+    def trained(self) -> None:
+        """Called after each training."""
 
     def training_data(self) -> Data:
         """What the network is trained on."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nbl import explore
 from nbl.algorithms.neural import NeuralBandit
-from nbl.design import Full
+from nbl.design import Full, root
 from nbl.gradient import Gradient
 from nbl.history import take
 from nbl.module import Score, Weight
@@ -38,6 +38,8 @@ class NeuralLinear(NeuralBandit):
         rule: `ts` draws theta ~ N(A^-1 b, nu^2 A^-1); `ucb` adds nu sqrt(phi^T A^-1 phi).
         recompute: rebuild A and b with the new features after each retraining.
     """
+
+    exact = ("moment",)
 
     def __init__(
         self, dim: int, *, nu: float = 0.3, rule: str = "ts", recompute: bool = True, lam: float = 1.0, **neural: Any
@@ -66,7 +68,7 @@ class NeuralLinear(NeuralBandit):
         if self.rule == "ucb":
             return Score(explore.ucb(mean, width, self.nu), mean, width)
         noise = self.normal("thompson", (shape[1], phi.shape[-1])).double()  # one draw a question
-        theta = self.nu * torch.einsum("rde,rqe->rqd", torch.linalg.cholesky(self.design.inverse), noise)
+        theta = self.nu * torch.einsum("rde,rqe->rqd", root(self.design.inverse, self.lam), noise)
         return Score(mean + torch.einsum("rqkd,rqd->rqk", phi.view(*shape, -1), theta), mean, width)
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
@@ -78,10 +80,8 @@ class NeuralLinear(NeuralBandit):
         self.design.update(Gradient.explicit(phi), weight)
         self.moment += torch.bmm((reward * weight).double().unsqueeze(1), phi).squeeze(1)
 
-    def learn(self) -> None:
-        before = self.fit.taken.clone()
-        super().learn()
-        if self.recompute and not torch.equal(before, self.fit.taken):
+    def trained(self) -> None:
+        if self.recompute:
             self._rebuild()
 
     def retrain(self) -> None:

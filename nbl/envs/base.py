@@ -53,6 +53,7 @@ class Environment(nn.Module, ABC):
         self.register_buffer("_where", torch.zeros(()), persistent=False)
         self.t = 0
         self._means: Tensor | None = None
+        self.allowed: Tensor | None = None  # arms of the open round; regret is measured against the best of them
 
     @abstractmethod
     def draw(self, t: int) -> Tensor:
@@ -69,20 +70,25 @@ class Environment(nn.Module, ABC):
     def contexts(self, t: int) -> Tensor:
         """Open round t.    -> (R, K, d)"""
         contexts = self.draw(t)
-        self.t, self._means = t, self.mean(contexts)
+        self.t, self._means, self.allowed = t, self.mean(contexts), self.mask(t)
         return contexts
+
+    def mask(self, t: int) -> Tensor | None:
+        """Which arms may be played in round t, where not all of them.    -> (R, K) bool"""
+        return None
 
     def pull(self, arms: Tensor) -> Feedback:
         """Play these arms in the open round.    (R,) -> Feedback"""
-        played = self._played(arms)
-        regret = self._open().amax(-1) - played
+        played, regret = self._played(arms), self.regret(arms)
         noise = self.streams.normal("noise", self.t, (self.arms,), self.device)
         reward = played + self.noise * noise.gather(-1, arms[:, None]).squeeze(-1)
         return Feedback(reward=reward, regret=regret, optimal=regret <= 0)
 
     def regret(self, arms: Tensor) -> Tensor:
         """The best mean minus the mean of these arms, in the open round; nothing is played.    (R,) -> (R,)"""
-        return self._open().amax(-1) - self._played(arms)
+        means = self._open()
+        best = means if self.allowed is None else means.masked_fill(~self.allowed, -torch.inf)
+        return best.amax(-1) - self._played(arms)
 
     def _played(self, arms: Tensor) -> Tensor:
         means, name = self._open(), type(self).__name__
