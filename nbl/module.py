@@ -58,6 +58,7 @@ class BanditModule(L.LightningModule):
         fixed_arms: the same arms come back every round: data are then kept per arm.
     """
 
+    coarse: torch.dtype | None = None  # a precision in which nothing can be learnt, if the networks are in one
     exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
@@ -370,6 +371,7 @@ class BanditModule(L.LightningModule):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in kept.items():
             self._buffers[name] = buffer.to(cast(Tensor, self._buffers[name]).device)
+        self.coarse = next((p.dtype for p in self.parameters() if p.dtype in (torch.half, torch.bfloat16)), None)
         return self
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
