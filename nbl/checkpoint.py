@@ -68,8 +68,8 @@ class RoundCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step % self.every == 0 or trainer.global_step == trainer.max_steps:
-            self._save(trainer)
+        if trainer.global_step % self.every == 0 and trainer.global_step != trainer.max_steps:
+            self._save(trainer)  # the last round's is saved in `on_train_end`, after callbacks have told what is out
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._save(trainer)

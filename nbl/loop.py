@@ -22,6 +22,7 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 
 from nbl.envs.base import Environment
 from nbl.module import BanditModule
@@ -86,8 +87,8 @@ class BanditLoop(_FitLoop):
         with trainer.precision_plugin.train_step_context():
             batch.decision = module.act(batch.contexts, mask=batch.mask)
             if batch.arms is not None:
-                own = batch.decision.arms
-                batch.decision.arms, batch.decision.propensities = torch.where(batch.arms >= 0, batch.arms, own), None
+                batch.decision.arms = self._forced(batch.arms, batch.decision.arms, batch.mask)
+                batch.decision.propensities = None
             self.environment.allowed = batch.mask
             batch.feedback = self.environment.pull(batch.decision.arms)
             if callable(batch.weight):
@@ -110,6 +111,14 @@ class BanditLoop(_FitLoop):
         progress.increment_completed()
         trainer._logger_connector.update_train_step_metrics()
         self.epoch_loop._batches_that_stepped += 1
+
+    @staticmethod
+    def _forced(arms: Tensor, own: Tensor, mask: Tensor | None) -> Tensor:
+        """What a callback wants played, but the algorithm's own choice where that is below 0 or forbidden."""
+        takes = arms >= 0
+        if mask is not None:
+            takes &= mask.expand(len(arms), -1).gather(-1, arms.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+        return torch.where(takes, arms, own)
 
     def _hook(self, name: str, *args: Any) -> None:
         call._call_callback_hooks(self.trainer, name, *args)

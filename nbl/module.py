@@ -279,10 +279,8 @@ class BanditModule(L.LightningModule):
     def _contexts(self, contexts: Tensor, verb: str) -> Tensor:
         """Any of the shapes a user may give.    -> (R, q, K, d)"""
         x = as_numbers(contexts, f"{verb}: contexts")
-        if self.dtype not in (torch.float32, torch.float64):
-            raise NblError(
-                f"{verb}: the policy is in {self.dtype}, too coarse to sum over rounds. Use .float() or .double()."
-            )
+        if self.coarse:
+            raise NblError(f"{verb}: the networks are in {self.coarse}, too coarse to learn in. Use .float().")
         if x.ndim not in (2, 3) or x.shape[-1] != self.dim:
             raise NblError(
                 f"{verb}: contexts have shape {tuple(x.shape)}; need ({self.replicas}, arms, {self.dim}), "
@@ -304,7 +302,7 @@ class BanditModule(L.LightningModule):
             raise NblError(
                 f"{verb}: {x.shape[0]} sets of arms for {self.replicas} replicas; give one each, or one for all."
             )
-        given, x = x, x.to(device=self.device, dtype=self.dtype)
+        given, x = x, x.to(device=self.device, dtype=cast(torch.dtype, self.dtype))
         if given.device.type == "cpu" and x.device.type == "cpu" and not bool(x.isfinite().all()):
             r, q, k, d = (~x.isfinite()).nonzero()[0].tolist()
             raise NblError(

@@ -32,7 +32,11 @@ def run(config: DictConfig, start: Path | None = None) -> int:
     hush()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    if config.out and start is None and (Path(config.out) / "config.yaml").exists():
+    if (
+        config.out
+        and start is None
+        and any((Path(config.out) / name).exists() for name in (checkpoint.FOLDER, "summary.json"))
+    ):
         given = config.out
         raise NblError(f"out={given} already holds a run. Choose another folder, or continue that run: resume={given}")
     environment = build(config.env, "env", replicas=config.replicas, seed=config.seed)
@@ -99,7 +103,7 @@ def build(config: DictConfig, key: str, **given: Any) -> Any:
         if isinstance(cause, TypeError) and (name := _unexpected(cause)):
             names = _arguments(get_object(config._target_)) - set(given)
             raise NblError(f"{key}: {unknown(f'argument of {config._target_}', name, names)}") from error
-        if isinstance(cause, ValueError | TypeError | ImportError | MisconfigurationException):
+        if isinstance(cause, ValueError | TypeError | ImportError | RuntimeError | MisconfigurationException):
             raise NblError(f"{key}: {cause}") from error
         raise NblError(f"{key}: {str(error).splitlines()[0]}") from error
 

@@ -32,22 +32,23 @@ class DelayedFeedback(L.Callback):
         rounds: n, the delay, or its mean.
         law: constant; uniform on 0..2n; geometric with mean n; or batch: everything is told every n rounds.
         seed: of the draws.
+        name: tells two of them apart.
     """
 
-    def __init__(self, rounds: int = 10, law: str = "constant", seed: int = 0) -> None:
-        if rounds < 0 or law not in (*LAWS, "batch") or (law == "batch" and rounds < 1):
+    def __init__(self, rounds: int = 10, law: str = "constant", seed: int = 0, name: str = "") -> None:
+        if not isinstance(rounds, int) or rounds < 0 or law not in (*LAWS, "batch") or (law == "batch" and rounds < 1):
             raise ValueError(
                 f"DelayedFeedback(rounds={rounds!r}, law={law!r}): need rounds of 0 or more (batch: 1), and a law of "
                 f"{', '.join(LAWS)}, batch."
             )
-        self.rounds, self.law, self.seed = rounds, law, seed
+        self.rounds, self.law, self.seed, self.name = rounds, law, seed, name
         self.round = 0
         self.out: list[dict[str, Any]] = []  # what is not yet told, in the order it was played
         self._ours = False  # whether it is we who hold this round
 
     @property
     def state_key(self) -> str:
-        return f"DelayedFeedback[{self.law},{self.rounds},{self.seed}]"
+        return f"DelayedFeedback[{self.name}]"  # not the delay: a resumed run may change it and lose nothing
 
     def delay(self, t: int) -> int:
         """Of what is played in round t."""
@@ -90,7 +91,9 @@ class DelayedFeedback(L.Callback):
         if 0 < trainer.max_steps <= trainer.global_step:
             self._deliver(trainer, pl_module, None, learn=True)
         else:
-            rank_zero_warn(f"DelayedFeedback: stopped with {len(self.out)} rounds not yet told; a checkpoint has them.")
+            rank_zero_warn(
+                f"DelayedFeedback: stopped with {len(self.out)} rounds not yet told; a checkpoint taken now has them."
+            )
 
     def _deliver(self, trainer: L.Trainer, module: Any, now: int | None, learn: bool) -> None:
         due = [item for item in self.out if now is None or item["due"] <= now]
@@ -102,6 +105,8 @@ class DelayedFeedback(L.Callback):
                 module.deliver(item["ids"], item["contexts"], item["arms"], item["reward"], item["weight"])
             if learn:
                 module.learn()
+            elif hasattr(module, "rest"):
+                module.rest()
 
     def state_dict(self) -> dict[str, Any]:
         return {"round": self.round, "out": [dict(item) for item in self.out]}

@@ -38,7 +38,7 @@ class DoublingTrick(L.Callback):
         factor: b.
         scale: hyper-parameters that follow the phase: name -> c for c log(horizon), natural log; whole numbers stay
             whole, at least 1. Names that the module does not have in `may_change` are left out with a warning.
-        keep_history: keep the data, and train anew on them (beyond the papers).
+        keep_history: keep the data, and train anew on them (beyond the papers); `members` then keeps its first value.
         seed: of new parameters in a module without `restart`.
     """
 
@@ -56,7 +56,8 @@ class DoublingTrick(L.Callback):
         if first < 1 or not first * (factor - 1) > 1:
             raise ValueError(f"DoublingTrick(first={first}, factor={factor}): need first * (factor - 1) above 1.")
         self.schedule, self.first, self.factor = schedule, first, factor
-        self.scale, self.keep_history, self.seed = dict(scale or {}), keep_history, seed
+        self.scale = {name: c for name, c in (scale or {}).items() if c is not None}
+        self.keep_history, self.seed = keep_history, seed
         self.round, self.opened = 0, 0  # rounds begun, phases opened
 
     def phase(self, i: int) -> Phase:
@@ -81,7 +82,7 @@ class DoublingTrick(L.Callback):
                 "leave out these arguments."
             )
         for name, part in pl_module.named_modules():
-            if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
+            if _learns(part) and not hasattr(part, "reset_parameters"):
                 raise Unsuitable(
                     f"DoublingTrick cannot begin anew: {name or type(pl_module).__name__} has parameters and no "
                     f"`reset_parameters`. Write it, or write `restart` (nbl_callbacks.protocols.Restartable) of "
@@ -92,6 +93,8 @@ class DoublingTrick(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self.round += 1
+        while self.phase(self.opened).start < self.round:  # passed over: the schedule was changed on resuming
+            self.opened += 1
         phase = self.phase(self.opened)
         if self.round == phase.start:
             self.opened += 1
@@ -105,7 +108,8 @@ class DoublingTrick(L.Callback):
     def _scaled(self, module: Any, horizon: int) -> dict[str, Any]:
         changes: dict[str, Any] = {}
         for name, c in self.scale.items():
-            if name in getattr(module, "may_change", ()):
+            kept = self.keep_history and self.opened > 1 and name == "members"  # each member keeps its own data
+            if name in getattr(module, "may_change", ()) and not kept:
                 value = float(c) * math.log(horizon)
                 whole = isinstance(getattr(module, name, None), int)
                 changes[name] = max(1, round(value)) if whole else value
@@ -116,6 +120,7 @@ class DoublingTrick(L.Callback):
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed((self.seed << 16) + self.opened)
             module.apply(_reset)
+        module.zero_grad(set_to_none=True)
         trainer.strategy.setup_optimizers(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,8 +130,13 @@ class DoublingTrick(L.Callback):
         self.round, self.opened = state_dict["round"], state_dict["opened"]
 
 
+def _learns(part: nn.Module) -> bool:
+    """Whether a part has parameters of its own that are not all frozen."""
+    return any(p.requires_grad for p in part.parameters(recurse=False))
+
+
 def _reset(part: nn.Module) -> None:
-    if hasattr(part, "reset_parameters"):
+    if _learns(part) and hasattr(part, "reset_parameters"):
         cast(Any, part).reset_parameters()
 
 

@@ -49,7 +49,7 @@ def g_optimal(arms: Tensor, tol: float = 1e-2, steps: int = 100_000) -> GOptimal
         raise ValueError(f"g_optimal(tol={tol!r}): need a number above 0, for example 1e-2.")
     if not bool(arms.isfinite().all()):
         raise ValueError("g_optimal: arms hold numbers that are not finite. Clean or impute them first.")
-    x, rank = _coordinates(arms.flatten(0, -3) if arms.ndim > 3 else arms.view(-1, *arms.shape[-2:]))
+    x, again, rank = _coordinates(arms.reshape(-1, *arms.shape[-2:]))
     R = torch.arange(len(x), device=x.device)
     w = _start(x, rank)
     low = rank.clamp_min(1).double()
@@ -78,6 +78,7 @@ def g_optimal(arms: Tensor, tol: float = 1e-2, steps: int = 100_000) -> GOptimal
     else:
         warnings.warn(f"g_optimal: tol={tol} not reached in {steps} steps; see `leverage`.", stacklevel=2)
         w, inverse, leverage = _exact(x, rank, w)
+    leverage = _exact(again, rank, w)[2]  # the certificate is of the points themselves
     shape = arms.shape[:-2]
     return GOptimal(w.view(*shape, -1), leverage.amax(-1).view(shape), rank.view(shape))
 
@@ -87,14 +88,20 @@ def round_design(weights: Tensor, tau: int, min_pulls: int | None = None) -> Ten
 
     Args:
         weights: a design; adds up to 1.
-        tau: pulls in all. Fewer than the support has points: the heaviest tau points are kept.
+        tau: pulls in all, at most 10^12. Fewer than the support has points: the heaviest tau points are kept.
         min_pulls: a floor for every point (line 13 of Algorithm 3; see `minimum_pulls`): the total may then exceed tau.
     """
-    if isinstance(tau, bool) or not isinstance(tau, int) or tau < 1:
-        raise ValueError(f"round_design(tau={tau!r}): need a whole number of pulls, at least 1.")
-    zeta = weights.double().view(-1, weights.shape[-1])
-    if not bool(((zeta >= 0) & zeta.isfinite()).all() & (zeta.sum(-1) > 0).all()):
-        raise ValueError("round_design: weights must be 0 or more, with at least one above 0.")
+    if isinstance(tau, bool) or not isinstance(tau, int) or not 1 <= tau <= 10**12:  # beyond, shares are not exact
+        raise ValueError(f"round_design(tau={tau!r}): need a whole number of pulls, from 1 to 10**12.")
+    if min_pulls is not None and (isinstance(min_pulls, bool) or not isinstance(min_pulls, int) or min_pulls < 0):
+        raise ValueError(f"round_design(min_pulls={min_pulls!r}): need a whole number of pulls, 0 or more, or None.")
+    if weights.ndim < 1 or 0 in weights.shape:
+        raise ValueError(
+            f"round_design: weights have shape {tuple(weights.shape)}; need (K,), or (R, K), K at least 1."
+        )
+    zeta = weights.double().reshape(-1, weights.shape[-1])
+    if not bool((zeta >= 0).all() & (zeta.sum(-1) > 0).all() & zeta.sum(-1).isfinite().all()):
+        raise ValueError("round_design: weights must be finite and 0 or more, with at least one above 0.")
     kept = zeta.sort(dim=-1, descending=True, stable=True).indices[:, :tau]
     zeta = torch.zeros_like(zeta).scatter(-1, kept, zeta.gather(-1, kept))
     zeta = zeta / zeta.sum(-1, keepdim=True)
@@ -120,12 +127,29 @@ def minimum_pulls(dim: int, arms: int, a: float = 0.5) -> int:
     return math.ceil((dim * (dim + 1) / 2 + 1) / a / arms)
 
 
-def _coordinates(arms: Tensor) -> tuple[Tensor, Tensor]:
-    """The points in orthonormal coordinates of their span, zeros after it: leverages do not depend on coordinates."""
-    U, S, _ = torch.linalg.svd(arms.double(), full_matrices=False)
-    eps = torch.finfo(arms.dtype if arms.is_floating_point() else torch.float64).eps
-    inside = S[:, :1] * eps * max(arms.shape[-2:]) < S
-    return U * inside.unsqueeze(-2), inside.sum(-1)
+def _coordinates(arms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The points in orthonormal coordinates of their span, zeros after it: leverages do not depend on coordinates.
+
+    Nor on the unit of a column, so each has length 1 first. A direction is outside the span when it is as small as what
+    rounding leaves of one: in a column of length 1 that is eps of the precision the points came in, however many there
+    are. 16 bits can tell so little that 1e-4 is the limit: what is above is taken as it is.
+
+    Returns the coordinates twice, as found and as computed anew from the points, and the rank.
+    """
+    x = arms.double()
+    x = x / _or_one(x.abs().amax(-2, keepdim=True))  # so that no square overflows
+    x = x / _or_one(x.norm(dim=-2, keepdim=True))
+    U, S, Vh = torch.linalg.svd(x, full_matrices=False)
+    cut = torch.finfo(torch.float64).eps * max(arms.shape[-2:])
+    if arms.is_floating_point():
+        cut = max(cut, min(4 * torch.finfo(arms.dtype).eps * math.sqrt(arms.shape[-1]), 1e-4))
+    inside = S[:, :1] * cut < S
+    again = torch.bmm(x, Vh.mT) / S.where(inside, 1.0).unsqueeze(-2)
+    return U * inside.unsqueeze(-2), again * inside.unsqueeze(-2), inside.sum(-1)
+
+
+def _or_one(size: Tensor) -> Tensor:
+    return size.where(size > 0, 1.0)
 
 
 def _start(x: Tensor, rank: Tensor) -> Tensor:

@@ -35,6 +35,12 @@ class RegretPlot(L.Callback):
     def state_key(self) -> str:
         return f"RegretPlot[{self.file}]"
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        try:
+            import matplotlib.figure  # noqa: F401
+        except ImportError as error:
+            raise ImportError("RegretPlot draws with matplotlib: pip install 'nbl-callbacks[plot]'.") from error
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -58,10 +64,8 @@ class RegretPlot(L.Callback):
         """Write the picture, and hand it to the loggers."""
         if not trainer.is_global_zero or not self.curve:
             return
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("RegretPlot draws with matplotlib: pip install 'nbl-callbacks[plot]'.") from error
+        from matplotlib.figure import Figure
+
         rounds = [self.step * (n + 1) for n in range(len(self.curve))]
         values = torch.stack(self.curve).cpu()
         mean, sd = values.mean(1), values.std(1, correction=0)

@@ -9,7 +9,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from nbl_callbacks.protocols import Informed, a_round, require
+from nbl_callbacks.protocols import Informed, Unsuitable, a_round, require
 
 
 class RetrainSchedule(L.Callback):
@@ -40,6 +40,11 @@ class RetrainSchedule(L.Callback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self.growth is not None:
             require(pl_module, Informed, self)
+            if cast(Any, pl_module).logdet() is None:
+                raise Unsuitable(
+                    f"RetrainSchedule(growth={self.growth}): {type(pl_module).__name__} has no confidence matrix "
+                    "(its logdet() is None). Use every= or factor=."
+                )
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int

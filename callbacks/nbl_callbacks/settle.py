@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+from nbl_callbacks.delay import DelayedFeedback
 from nbl_callbacks.protocols import Actor, Unsuitable, a_round, require
 
 
@@ -18,6 +19,10 @@ class StopWhenSettled(L.Callback):
     Settled is: the greedy arm of the same arms did not change (asks the module for `act(contexts, exploit=True)`; where
     the arms themselves change it never settles); or, with `slope`, the mean regret of the last `patience` rounds is at
     most that.
+
+    Rounds from which nothing can be told do not count: those with a forced arm (`batch.arms`, of a warm-up), and those
+    held back (`batch.hold`) until the learner was first told something in this phase: by a round that is not held, or
+    by DelayedFeedback. (A callback of yours that holds every round never settles.)
 
     Args:
         patience: rounds.
@@ -33,6 +38,7 @@ class StopWhenSettled(L.Callback):
         self.arms: Tensor | None = None  # the greedy ones, (R,)
         self.contexts: Tensor | None = None
         self.regret: list[Tensor] = []  # of the last rounds, (R,) each
+        self.told, self.out = False, 0  # whether the learner was told something; rounds out in DelayedFeedback
 
     @property
     def state_key(self) -> str:
@@ -47,6 +53,8 @@ class StopWhenSettled(L.Callback):
     ) -> None:
         a_round(batch, self, "contexts", "feedback")
         self.round += 1
+        if not self._counts(trainer, batch):
+            return
         if self._flat(batch) if self.slope is not None else self._same(cast(Actor, pl_module), batch):
             rank_zero_info(f"StopWhenSettled: settled for {self.patience} rounds; stopping after {self.round}.")
             trainer.should_stop = True
@@ -54,6 +62,17 @@ class StopWhenSettled(L.Callback):
     def on_restart(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, rounds: int | None) -> None:
         """What was settled in the phase before says nothing about this one."""
         self.round, self.calm, self.arms, self.contexts, self.regret = 0, 0, None, None, []
+        self.told, self.out = False, 0
+
+    def _counts(self, trainer: L.Trainer, batch: Any) -> bool:
+        out = sum(
+            len(callback.out) for callback in cast(Any, trainer).callbacks if isinstance(callback, DelayedFeedback)
+        )
+        # a held round adds one to what is out: no more than before, and some of it was told
+        self.told = self.told or not getattr(batch, "hold", False) or 0 < out == self.out or out < self.out
+        self.out = out
+        forced = getattr(batch, "arms", None)
+        return self.told and (forced is None or not bool((forced >= 0).any()))
 
     def _same(self, module: Actor, batch: Any) -> bool:
         if self.round % self.every:
@@ -77,9 +96,10 @@ class StopWhenSettled(L.Callback):
     def state_dict(self) -> dict[str, Any]:
         regret = torch.stack(self.regret) if self.regret else None
         kept = {"arms": self.arms, "contexts": self.contexts, "regret": regret}
-        return {"round": self.round, "calm": self.calm, **kept}
+        return {"round": self.round, "calm": self.calm, "told": self.told, "out": self.out, **kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.round, self.calm, regret = state_dict["round"], state_dict["calm"], state_dict["regret"]
         self.arms, self.contexts = state_dict["arms"], state_dict["contexts"]
         self.regret = [] if regret is None else list(regret.unbind())
+        self.told, self.out = state_dict.get("told", True), state_dict.get("out", 0)

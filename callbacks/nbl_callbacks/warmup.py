@@ -161,8 +161,12 @@ class GOptimalWarmup(Warmup):
         for name, value in {"tau": tau, "iota": iota, "mu_min": mu_min, "ridge": ridge, "tol": tol}.items():
             if value is not None and not value > 0:
                 raise ValueError(f"GOptimalWarmup({name}={value!r}): need a number above 0.")
-        if isinstance(min_pulls, str) and min_pulls != "paper":
+        if tau is not None and not isinstance(tau, int):
+            raise ValueError(f"GOptimalWarmup(tau={tau!r}): need a whole number of rounds.")
+        if min_pulls not in ("paper", None) and not (isinstance(min_pulls, int) and min_pulls >= 0):
             raise ValueError(f"GOptimalWarmup(min_pulls={min_pulls!r}): need a whole number, `paper`, or None.")
+        if not 0 < a < 1:
+            raise ValueError(f"GOptimalWarmup(a={a!r}): need a number between 0 and 1.")
         self.tau, self.iota, self.mu_min, self.min_pulls, self.a = tau, iota, mu_min, min_pulls, a
         self.tol, self.ridge = tol, ridge
         self.arms: Tensor | None = None  # of the first round, (R, K, d)

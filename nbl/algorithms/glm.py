@@ -90,6 +90,12 @@ class GLMBandit(BanditModule):
         """mu(x.theta) of each member.    (R, q, K, d) -> (R, q, M, K)"""
         return self.family.mean(torch.einsum("rqkd,rmd->rqmk", contexts.double(), self.theta))
 
+    @torch.no_grad()
+    def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
+        """mu'(x.theta) of the arms played: what `VarianceWeighting` asks for.    (R, K, d), (R,) -> (R,)"""
+        x = take(contexts.unsqueeze(1), arms.unsqueeze(1)).double().squeeze(1)
+        return self.family.slope(torch.einsum("rd,rd->r", x, self.theta.mean(1)))
+
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         self.history.append(contexts, arms, reward.unsqueeze(1), weight.loss)
         x = take(contexts, arms).double()
@@ -204,7 +210,11 @@ class GLMUCB(GLMBandit):
         self.design.reset()
 
     def diagnostics(self) -> dict[str, Tensor]:
-        return {"design/logdet": self.design.logdet()}
+        return {"design/logdet": self.logdet()}
+
+    def logdet(self) -> Tensor:
+        """How much the confidence matrix has grown.    -> (R,)"""
+        return self.design.logdet()
 
 
 class GLMTSL(GLMBandit):

@@ -78,7 +78,11 @@ class LinearBandit(BanditModule):
         self.theta.zero_()
 
     def diagnostics(self) -> dict[str, Tensor]:
-        return {"design/logdet": self.design.logdet()}
+        return {"design/logdet": self.logdet()}
+
+    def logdet(self) -> Tensor:
+        """How much the confidence matrix has grown.    -> (R,)"""
+        return self.design.logdet()
 
 
 class LinUCB(LinearBandit):

@@ -64,6 +64,50 @@ def test_known_designs():
     assert torch.allclose(g_optimal(t[:, None] ** torch.arange(4), 1e-9).weights, expected, atol=1e-4)
 
 
+def _flag(dtype):
+    """Columns about 1000 and about 50000, and a flag set in row 7 alone."""
+    x = torch.stack([1000 + 100 * torch.randn(5000), 50000 + 5000 * torch.randn(5000), torch.zeros(5000)], -1)
+    x[7, 2] = 1
+    return x.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_units_of_columns_do_not_hide_a_direction(dtype):
+    torch.manual_seed(0)
+    small = torch.randn(5000, 5)
+    small[:, 2] *= 3e-4
+    # 16 bits hold no 60000 and more
+    for points in (small.to(dtype), _flag(dtype) if dtype != torch.float16 else _flag(torch.float32).div(2).half()):
+        found = g_optimal(points)
+        assert found.rank == points.shape[1] and found.leverage <= found.rank * 1.01
+        x = points.double()
+        x = x / x.norm(dim=0)
+        assert float(leverage(x, found.weights)) == pytest.approx(float(found.leverage), rel=1e-6)
+    assert found.weights[7] > 0.3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_rounding_leaves_is_not_a_direction(dtype):
+    """A column that is a sum of others, in any unit, and a million times the others' size."""
+    torch.manual_seed(0)
+    x = torch.randn(5000, 4, dtype=dtype)
+    x = torch.cat([x, (x @ torch.randn(4, 2, dtype=dtype)) * 1e6], -1)
+    assert g_optimal(x).rank == 4
+
+
+def test_the_unit_of_a_column_does_not_change_the_design():
+    torch.manual_seed(0)
+    x = torch.randn(30, 3, dtype=torch.float64)
+    scaled = g_optimal(x * torch.tensor([1e-200, 1.0, 1e200], dtype=torch.float64), 1e-8)
+    assert torch.allclose(g_optimal(x, 1e-8).weights, scaled.weights, atol=1e-4)
+
+
+def test_arms_in_any_layout():
+    torch.manual_seed(0)
+    x = torch.randn(4, 2, 6, 3)
+    assert torch.allclose(g_optimal(x.transpose(0, 1)).weights, g_optimal(x).weights.transpose(0, 1))
+
+
 def test_all_zero_points_have_some_design():
     found = g_optimal(torch.zeros(4, 3))
     assert found.weights.sum() == pytest.approx(1) and found.rank == 0 and found.leverage == 0
@@ -134,7 +178,32 @@ def test_the_papers_floor_raises_the_total():
     assert torch.equal(pulls, round_design(weights, 500).clamp_min(9))
 
 
-@pytest.mark.parametrize("tau", [0, -1, 2.5, True])
+@pytest.mark.parametrize("tau", [0, -1, 2.5, True, 10**16])
 def test_bad_totals(tau):
     with pytest.raises(ValueError, match="tau"):
         round_design(torch.ones(3) / 3, tau)
+
+
+@pytest.mark.parametrize("floor", [2.5, -5, True])
+def test_bad_floors(floor):
+    with pytest.raises(ValueError, match="min_pulls"):
+        round_design(torch.ones(3) / 3, 10, min_pulls=floor)
+
+
+@pytest.mark.parametrize("weights", [torch.tensor(1.0), torch.ones(0), torch.ones(0, 3), torch.ones(2, 0)])
+def test_weights_without_points(weights):
+    with pytest.raises(ValueError, match="weights have shape"):
+        round_design(weights, 10)
+
+
+@pytest.mark.parametrize("weights", [torch.tensor([-1.0, 2]), torch.zeros(2), torch.full((2,), torch.inf)])
+def test_weights_that_are_no_design(weights):
+    with pytest.raises(ValueError, match="finite and 0 or more"):
+        round_design(weights, 10)
+
+
+def test_weights_in_any_layout_and_large_totals():
+    weights = torch.rand(5, 3, 4, generator=torch.Generator().manual_seed(0))
+    across = weights.transpose(0, 1)
+    assert torch.equal(round_design(across, 20), round_design(across.contiguous(), 20))
+    assert (round_design(across, 10**12).sum(-1) == 10**12).all()

@@ -56,5 +56,7 @@ def test_resumed(play, resumes, tmp_path):
 
 def test_without_matplotlib_the_error_names_the_extra(play, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    plot = RegretPlot(tmp_path / "a.png")
     with pytest.raises(ImportError, match=r"nbl-callbacks\[plot\]"):
-        play([RegretPlot(tmp_path / "a.png")], horizon=10)
+        play([plot], horizon=10)
+    assert plot.round == 0  # before the first round, not at the first picture

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nbl.types import Feedback
-from nbl_callbacks import DoublingTrick, StopWhenSettled
+from nbl_callbacks import DelayedFeedback, DoublingTrick, RoundRobinWarmup, StopWhenSettled
 
 
 class Script(L.Callback):
@@ -51,6 +51,33 @@ def test_a_restart_unsettles(play):
     script = Script(lambda t: 0.0)
     trick = DoublingTrick(first=8, factor=4)
     assert len(play([script, trick, StopWhenSettled(patience=10, slope=0.5)], horizon=100)[1].rounds) == 18
+
+
+@pytest.mark.parametrize("slope", [None, 0.5])
+def test_a_warm_up_settles_nothing(slope, play):
+    """Forty forced rounds; then 10 flat ones, or at least 11 looks at the greedy arm."""
+    callbacks = [Script(lambda t: 0.0), RoundRobinWarmup(times=8), StopWhenSettled(patience=10, slope=slope)]
+    n = len(play(callbacks, horizon=1000)[1].rounds)
+    assert n == 50 if slope else 51 <= n < 1000
+
+
+class Never(L.Callback):
+    """Holds every round, and tells nothing."""
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        batch.hold = True
+
+
+@pytest.mark.parametrize("slope", [None, 0.5])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("law", ["constant", "batch"])
+def test_nothing_settles_before_something_is_told(slope, first, law, play):
+    """Told first in round 41 (batch: 40); what comes after counts, whichever callback is asked first."""
+    delay, settle = DelayedFeedback(40, law), StopWhenSettled(patience=10, slope=slope)
+    both = [settle, delay] if first else [delay, settle]
+    n = len(play([Script(lambda t: 0.0), *both], horizon=1000)[1].rounds)
+    assert n in (49, 50, 51) if slope else 50 <= n < 1000
+    assert len(play([Script(lambda t: 0.0), Never(), StopWhenSettled(10, slope)], horizon=60)[1].rounds) == 60
 
 
 @pytest.mark.parametrize("options", [{"patience": 8}, {"patience": 6, "slope": 0.3}])

@@ -1,5 +1,7 @@
 """Weights are what the formula says, reach loss and design apart, and serve ordinary projects."""
 
+from collections import UserDict
+
 import lightning as L
 import pytest
 import torch
@@ -60,8 +62,12 @@ def test_the_oracle_is_believed_when_offered(source, told, play):
 def test_a_module_without_variance_needs_an_oracle(play):
     made = LinUCB(3, replicas=2), Told(arms=5, dim=3, replicas=2)
     with pytest.raises(Unsuitable, match=r"Heteroscedastic; LinUCB has no `variance`"):
-        play([VarianceWeighting()], made)
-    play([VarianceWeighting(source="oracle")], made)
+        play([VarianceWeighting(source="model")], made)
+    for source in ("oracle", "auto"):
+        _, tape = play([VarianceWeighting(source=source)], made)
+        assert torch.allclose(weights(tape)[0], torch.tensor(25.0))
+    with pytest.raises(Unsuitable, match=r"no `variance` in its feedback, and LinUCB has no `variance`"):
+        play([VarianceWeighting()], (LinUCB(3, replicas=2), Linear(arms=5, dim=3, replicas=2)))
     with pytest.raises(Unsuitable, match="offers no `variance`"):
         play([VarianceWeighting(source="oracle")], "lin_es")
 
@@ -91,6 +97,16 @@ def test_a_delayed_observation_keeps_the_weight_of_its_round(play):
 def test_a_variance_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="nan"):
         VarianceWeighting().weigh(torch.tensor([0.1, torch.nan]))
+
+
+def test_a_variance_of_another_shape_is_refused(play):
+    class Wide(NeuralUCB):
+        def variance(self, contexts, arms):
+            return torch.ones(len(arms), 1)
+
+    made = Wide(3, replicas=2, net={"width": 4}, fit={"steps": 1}), Linear(arms=5, dim=3, replicas=2)
+    with pytest.raises(ValueError, match=r"shape \(2, 1\); need \(2,\).*squeeze"):
+        play([VarianceWeighting()], made)
 
 
 class Ordinary(BoringModel):
@@ -124,6 +140,56 @@ def test_an_ordinary_project_finds_the_weights_in_its_batch(kind):
     else:
         trainer.fit(module, samples(kind))
         assert module.seen
+
+
+def started(module, batch, **options):
+    VarianceWeighting(**options).on_train_batch_start(None, module, batch, 0)
+    return batch
+
+
+def test_a_mapping_is_written_to_and_a_tuple_is_not():
+    class Mapped(BoringModel):
+        def variance(self, batch):
+            return batch["x"][:, 0].square()
+
+    assert started(Mapped(), UserDict(x=torch.ones(4, 32)))["weight"].tolist() == [1.0] * 4
+    with pytest.raises(Unsuitable, match="not a tuple"):
+        started(Mapped(), (torch.ones(4, 32),))
+    with pytest.raises(Unsuitable, match="BoringModel has no `variance`"):
+        started(BoringModel(), [torch.ones(4, 32)])
+
+
+class Noisy(BoringModel):
+    """Dropout and batch statistics, and a part that is in eval mode for good."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(32))
+        self.net[2].eval()
+
+    def variance(self, batch):
+        assert not any(part.training for part in self.modules()) and not torch.is_grad_enabled()
+        return self.net(batch[0]).square().mean(-1)
+
+
+def test_asking_leaves_an_ordinary_module_as_it_was():
+    module, x = Noisy(), torch.randn(8, 32)
+    modes, state, before = [part.training for part in module.modules()], module.state_dict(), torch.get_rng_state()
+    state = {name: value.clone() for name, value in state.items()}
+    first, second = (started(module, [x])[1] for _ in range(2))
+    assert torch.equal(first, second) and torch.equal(before, torch.get_rng_state())
+    assert modes == [part.training for part in module.modules()] and modes.count(False) == 1
+    assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("shape", [(), (4, 1), (4, 32), (3,)])
+def test_an_ordinary_variance_of_another_shape_is_refused(shape):
+    class Odd(BoringModel):
+        def variance(self, batch):
+            return torch.ones(shape)
+
+    with pytest.raises(ValueError, match=r"need \(4,\): one number a sample"):
+        started(Odd(), [torch.ones(4, 32)])
 
 
 @pytest.mark.parametrize("bad", [{"mode": "both"}, {"eps": 0}, {"source": "hearsay"}])
