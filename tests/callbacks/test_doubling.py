@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringModel
 from torch import nn
 
+from nbl.algorithms import LinES
 from nbl.types import NblError
 from nbl_callbacks import DoublingTrick, Unsuitable, doubling_constant
 
@@ -113,9 +114,10 @@ def test_keep_history_keeps_the_data_and_trains_anew(made, play):
         assert module.history.n == 12
 
 
-def test_keep_history_and_another_number_of_members_is_refused(play):
+def test_restarting_on_kept_data_with_another_number_of_members_is_refused():
+    """Each member owns its perturbed data; the callback itself leaves `members` alone then (test_hostile.py)."""
     with pytest.raises(NblError, match=r"keep_history=True, members=7"):
-        play([DoublingTrick(first=8, factor=5, keep_history=True, scale={"members": 2.0})], horizon=12)
+        LinES(3, members=4).restart(10, keep_history=True, members=7)
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": {"members": 2.0, "nu": 0.02}}, {"keep_history": True}])

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from nbl.algorithms import NeuralTS
-from nbl.envs import ZhouH1
+import nbl
+from nbl.algorithms import NeuralTS, Uniform
+from nbl.envs import Linear, ZhouH1
 from nbl_callbacks import DoublingTrick, RetrainSchedule, Unsuitable
 
 
@@ -47,9 +48,9 @@ def test_resumed_between_retrainings(options, resumes):
     resumes(lambda: [RetrainSchedule(**options)], "neural_ucb", horizon=16, step=2)
 
 
-def test_growth_needs_a_confidence_matrix(play):
-    with pytest.raises(Unsuitable, match="Informed; LinES has no `logdet`"):
-        play([RetrainSchedule(growth=2.0)])
+def test_growth_needs_a_confidence_matrix():
+    with pytest.raises(Unsuitable, match="Informed; Uniform has no `logdet`"):
+        nbl.fit(Uniform(3), Linear(arms=4, dim=3), 5, callbacks=RetrainSchedule(growth=2.0))
 
 
 @pytest.mark.parametrize("bad", [{"every": 0}, {"factor": 1.0}, {"growth": 0.5}, {"every": 2, "factor": 2.0}])
