@@ -35,10 +35,10 @@ def regret(module, environment):
     return nbl.fit(module, environment, HORIZON).cumulative()[:, -1]
 
 
-def played(recipe, *overrides):
-    made = config.compose([f"recipe={recipe}", *overrides])
-    env = build(made.env, "env", **SEEDS)
-    options = {"dim": env.dim, "arms": env.arms, "fixed_arms": env.fixed_arms, "horizon": HORIZON, **SEEDS}
+def played(recipe, *overrides, replicas=10):
+    made, seeds = config.compose([f"recipe={recipe}", *overrides]), {**SEEDS, "replicas": replicas}
+    env = build(made.env, "env", **seeds)
+    options = {"dim": env.dim, "arms": env.arms, "fixed_arms": env.fixed_arms, "horizon": HORIZON, **seeds}
     return regret(build(made.algorithm, "algorithm", **options), env)
 
 
@@ -62,9 +62,11 @@ def test_neural_bandits_close_the_gap_on_zhou_h1(recipe, power, share, gap):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ["quadratic", "distance"])
-def test_neural_es_beats_lin_es_clearly(env):
-    """Paired over seeds: mean difference above two standard errors."""
-    neural, linear = played("neural_es", f"env={env}"), played("lin_es", f"env={env}")
+@pytest.mark.parametrize(("env", "replicas"), [("quadratic", 50), ("distance", 10)])
+def test_neural_es_beats_lin_es(env, replicas):
+    """Paired over seeds: mean difference above two standard errors. The quadratic problem takes the paper's 50
+    repetitions: 50 arms do not pin down 210 coefficients, and Lin-ES varies widely (measured t = 2.8, 35 wins of 50).
+    """
+    neural, linear = (played(recipe, f"env={env}", replicas=replicas) for recipe in ("neural_es", "lin_es"))
     difference = linear - neural
     assert difference.mean() > 2 * difference.std() / len(difference) ** 0.5
