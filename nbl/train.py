@@ -32,6 +32,7 @@ def run(config: DictConfig, start: Path | None = None) -> int:
     hush()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    torch.set_flush_denormal(True)  # units that a ridge has put to sleep decay below 1e-38, where arithmetic is slow
     if (
         config.out
         and start is None
