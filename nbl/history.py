@@ -112,3 +112,8 @@ def take(contexts: Tensor, arms: Tensor) -> Tensor:
     several = arms if arms.ndim == 3 else arms.unsqueeze(-1)
     found = contexts.gather(2, several.unsqueeze(-1).expand(*several.shape, contexts.shape[-1]))
     return found.view(*arms.shape, contexts.shape[-1])
+
+
+def one_by_one(pairs: Tensor) -> Tensor:
+    """Pairs side by side, one after another.    (R, n, 2 d) -> (R, 2 n, d)"""
+    return pairs.reshape(len(pairs), -1, pairs.shape[-1] // 2)

@@ -121,7 +121,9 @@ def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) ->
             continue
         low, high = found["ci95"] or (None, None)
         interval = f"{_number(low)} .. {_number(high)}" if low is not None else "-"
-        table.add_row(f"{name.replace('_', ' ')}, {played} rounds", _number(found["mean"]), _number(found["sd"]), interval)
+        table.add_row(
+            f"{name.replace('_', ' ')}, {played} rounds", _number(found["mean"]), _number(found["sd"]), interval
+        )
     console = Console(soft_wrap=True)
     console.print(table)
     speed = summary["rounds_per_second"] or 0.0

@@ -87,9 +87,13 @@ class Environment(nn.Module, ABC):
 
     def regret(self, arms: Tensor) -> Tensor:
         """The best mean minus the mean of these arms, in the open round; nothing is played.    (R,) -> (R,)"""
+        return self._best() - self._played(arms)
+
+    def _best(self) -> Tensor:
+        """The best mean of the arms that may be played.    -> (R,)"""
         means = self._open()
         best = means if self.allowed is None else means.masked_fill(~self.allowed, -torch.inf)
-        return best.amax(-1) - self._played(arms)
+        return best.amax(-1)
 
     def _played(self, arms: Tensor) -> Tensor:
         means, name = self._open(), type(self).__name__
