@@ -57,6 +57,10 @@ class Design(State, ABC):
         """g^T U^-1 g.    (R, n, p) -> (R, n)"""
 
     @abstractmethod
+    def between(self, g: Gradient, K: int) -> Tensor:
+        """g_k^T U^-1 g_l for each K points in turn.    (R, q K, p) -> (R, q, K, K)"""
+
+    @abstractmethod
     def add(self, g: Gradient, weight: Tensor) -> None:
         """U <- U + weight g g^T for one gradient a replica.    (R, 1, p), (R,)"""
 
@@ -68,14 +72,22 @@ class Design(State, ABC):
     def width(self, g: Gradient) -> Tensor:
         """sqrt(g^T U^-1 g).    (R, n, p) -> (R, n)"""
         with torch.autocast(self.gain.device.type, enabled=False):
-            squared = self.squared(g.double())
+            return self._finite(self.squared(g.double())).clamp_min(0.0).sqrt()
+
+    @torch.no_grad()
+    def covariance(self, g: Gradient, K: int) -> Tensor:
+        """g_k^T U^-1 g_l among each K points in turn: what widths of differences are made of.    -> (R, q, K, K)"""
+        with torch.autocast(self.gain.device.type, enabled=False):
+            return self._finite(self.between(g.double(), K))
+
+    def _finite(self, squared: Tensor) -> Tensor:
         if squared.device.type == "cpu" and not bool(squared.isfinite().all()):
             bad = int((~squared.isfinite()).sum())
             raise DesignError(
                 f"width is not finite for {bad} of {squared.numel()} arms; lam is {self.lam:g}. Usual causes: the "
                 "network diverged (lower `fit.lr`) or lam is too small (raise `lam`)."
             )
-        return squared.clamp_min(0.0).sqrt()
+        return squared
 
     @torch.no_grad()
     def update(self, g: Gradient, weight: Tensor | None = None) -> None:
@@ -93,6 +105,11 @@ class Design(State, ABC):
         """Follow a move to a device, never a change of precision."""
         moved: Self = super()._apply(lambda t: t.to(fn(t).device), recurse)  # type: ignore[no-untyped-call]
         return moved
+
+
+def _groups(x: Tensor, K: int) -> Tensor:
+    """K rows in turn.    (R, q K, p) -> (R, q, K, p)"""
+    return x.reshape(len(x), -1, K, x.shape[-1])
 
 
 def root(matrix: Tensor, lam: float) -> Tensor:
@@ -115,6 +132,8 @@ class Diagonal(Design):
 
     def squared(self, g: Gradient) -> Tensor:
         """sum_ij d_i^2 a_j^2 / U_ij, layer by layer, without writing g out."""
+        if g.terms > 1:
+            return (g.dense().square() / self.diagonal.unsqueeze(1)).sum(-1)
         total, at = torch.zeros((), dtype=torch.float64, device=self.gain.device), 0
         for a, d in g.layers:
             o, i = d.shape[-1], a.shape[-1]
@@ -122,6 +141,10 @@ class Diagonal(Design):
             total = total + (torch.bmm(d.square(), inverse) * a.square()).sum(-1)
             at += o * i
         return total
+
+    def between(self, g: Gradient, K: int) -> Tensor:
+        v = _groups(g.dense(), K)
+        return (v / self.diagonal[:, None, None]) @ v.mT
 
     def add(self, g: Gradient, weight: Tensor) -> None:
         new = self.diagonal + weight[:, None] * g.dense().squeeze(1).square()
@@ -146,6 +169,17 @@ class Full(Design):
     def squared(self, g: Gradient) -> Tensor:
         v = g.dense()
         return (torch.bmm(v, self.inverse) * v).sum(-1)
+
+    def between(self, g: Gradient, K: int) -> Tensor:
+        v = g.dense()
+        return _groups(torch.bmm(v, self.inverse), K) @ _groups(v, K).mT
+
+    def rebuild(self, v: Tensor, weight: Tensor) -> None:
+        """U = lam I + sum weight v v^T from scratch.    (R, n, p), (R, n)"""
+        eye = torch.eye(self.size, dtype=torch.float64, device=v.device)
+        gram = torch.bmm((v * weight.unsqueeze(-1)).mT, v)
+        self.inverse.copy_(torch.linalg.inv(self.lam * eye + gram))
+        self.gain.copy_(torch.linalg.slogdet(eye + gram / self.lam).logabsdet)
 
     def add(self, g: Gradient, weight: Tensor) -> None:
         v = g.dense()  # (R, 1, p)
@@ -193,6 +227,15 @@ class Dual(Design):
             squared = squared - self._project(g).square().sum(-1)
         return squared / self.lam
 
+    def between(self, g: Gradient, K: int) -> Tensor:
+        """K projections, not K^2: a difference's is the difference of theirs."""
+        apart = g.map(lambda x: _groups(x, K).flatten(0, 1))
+        gram = apart.gram(apart).view(self.replicas, -1, K, K)
+        if self.n:
+            z = _groups(self._project(g), K)
+            gram = gram - z @ z.mT
+        return gram / self.lam
+
     def add(self, g: Gradient, weight: Tensor) -> None:
         n, root = self.n, weight.sqrt()
         corner = self.lam + weight * g.square().squeeze(1)
@@ -214,7 +257,7 @@ class Dual(Design):
         for index, (a, d) in enumerate(g.layers):
             for name, value in ((f"a_{index}", a), (f"d_{index}", d)):
                 if name not in self._buffers:
-                    empty = torch.zeros(self.replicas, 0, value.shape[-1], dtype=torch.float64, device=value.device)
+                    empty = torch.zeros(self.replicas, 0, *value.shape[2:], dtype=torch.float64, device=value.device)
                     self.register_buffer(name, empty)
                 self.growing[name] = (1,)
         self.reserve(1)
@@ -259,6 +302,9 @@ class Auto(Design):
 
     def squared(self, g: Gradient) -> Tensor:
         return self.form.squared(g)
+
+    def between(self, g: Gradient, K: int) -> Tensor:
+        return self.form.between(g, K)
 
     def add(self, g: Gradient, weight: Tensor) -> None:
         self.form.add(g, weight)

@@ -4,6 +4,9 @@ The gradient of a layer is an outer product, (signal that came back) x (input th
 vectors instead of their product makes inner products cheap and exact:
 
     <g(x), g(x')> = sum over layers l of  (a_l(x) . a_l(x')) (d_l(x) . d_l(x'))          O(d + L m) instead of O(p)
+
+A difference of two gradients, as in a duel, is a sum of two outer products a layer; by bilinearity its inner products
+are sums of those of the parts.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ class Gradient:
 
     Args:
         layers: pairs of inputs a (R, n, i) and signals d (R, n, o); a layer's gradient is the o x i matrix d a^T.
-            A vector that is not an outer product is the pair (vector, ones).
+            A vector that is not an outer product is the pair (vector, ones). Sums of s outer products have an axis of
+            length s before the last one: (R, n, s, i) and (R, n, s, o).
     """
 
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -42,17 +46,38 @@ class Gradient:
 
     def gram(self, other: Gradient) -> Tensor:
         """Inner products.    (R, n, p) x (R, n', p) -> (R, n, n')"""
-        return torch.stack(
-            [(a @ b.mT) * (d @ e.mT) for (a, d), (b, e) in zip(self.layers, other.layers, strict=True)]
-        ).sum(0)
+        layers = zip(self._flat().layers, other._flat().layers, strict=True)
+        found = torch.stack([(a @ b.mT) * (d @ e.mT) for (a, d), (b, e) in layers]).sum(0)
+        if self.terms * other.terms == 1:
+            return found
+        return found.view(-1, self.points, self.terms, other.points, other.terms).sum((2, 4))
 
     def square(self) -> Tensor:
         """Squared norms.    -> (R, n)"""
+        if self.terms > 1:
+            return torch.stack([((a @ a.mT) * (d @ d.mT)).sum((-1, -2)) for a, d in self.layers]).sum(0)
         return torch.stack([a.square().sum(-1) * d.square().sum(-1) for a, d in self.layers]).sum(0)
 
     def dense(self) -> Tensor:
         """Written out.    -> (R, n, p)"""
+        if self.terms > 1:
+            return torch.cat([(d.mT @ a).flatten(2) for a, d in self.layers], -1)
         return torch.cat([(d.unsqueeze(-1) * a.unsqueeze(-2)).flatten(2) for a, d in self.layers], -1)
+
+    def differences(self) -> Gradient:
+        """First minus second of each two points.    (R, 2 n, p) -> (R, n, p)"""
+        halves = self.map(lambda x: x.reshape(len(x), -1, 2, x.shape[-1]))
+        return Gradient([(a, torch.stack([d[:, :, 0], -d[:, :, 1]], 2)) for a, d in halves.layers])
+
+    @property
+    def terms(self) -> int:
+        """s, outer products a layer: 1, or 2 in a difference."""
+        a = self.layers[0][0]
+        return a.shape[2] if a.ndim == 4 else 1
+
+    def _flat(self) -> Gradient:
+        """Every outer product a point of its own.    (R, n s, p)"""
+        return self if self.layers[0][0].ndim == 3 else self.map(lambda x: x.flatten(1, 2))
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Gradient:
         """The same function on every factor: a slice, a change of type."""

@@ -43,11 +43,11 @@ class History(State):
     weights: Tensor
 
     def append(self, contexts: Tensor, arms: Tensor, targets: Tensor, weights: Tensor) -> None:
-        """Add q observations.    (R, q, K, d), (R, q), (R, M, q), (R, q)"""
+        """Add q observations; a duel is its two contexts side by side.    (R, q, K, d), (R, q), (R, M, q), (R, q)"""
         q = arms.shape[1]
         self.reserve(q)
         rows = slice(self.n, self.n + q)
-        self.inputs[:, rows] = take(contexts, arms)
+        self.inputs[:, rows] = take(contexts, arms).flatten(2)
         self.targets[..., rows] = targets
         self.weights[:, rows] = weights
         self.n += q
@@ -108,6 +108,12 @@ class ArmHistory(State):
 
 
 def take(contexts: Tensor, arms: Tensor) -> Tensor:
-    """The contexts of the arms played.    (R, q, K, d), (R, q) -> (R, q, d)"""
-    index = arms[..., None, None].expand(*arms.shape, 1, contexts.shape[-1])
-    return contexts.gather(2, index).squeeze(2)
+    """The contexts of the arms played.    (R, q, K, d), (R, q) or (R, q, n) -> (R, q, d) or (R, q, n, d)"""
+    several = arms if arms.ndim == 3 else arms.unsqueeze(-1)
+    found = contexts.gather(2, several.unsqueeze(-1).expand(*several.shape, contexts.shape[-1]))
+    return found.view(*arms.shape, contexts.shape[-1])
+
+
+def one_by_one(pairs: Tensor) -> Tensor:
+    """Pairs side by side, one after another.    (R, n, 2 d) -> (R, 2 n, d)"""
+    return pairs.reshape(len(pairs), -1, pairs.shape[-1] // 2)

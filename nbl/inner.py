@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nbl.history import Data
 from nbl.losses import Loss, Squared
-from nbl.networks import Network
+from nbl.networks import Network, Pairs
 from nbl.types import NblError
 
 CHUNK = 1 << 19  # numbers of working set trained together: measured best around the size of a core's cache
@@ -37,6 +37,7 @@ class Fit(nn.Module):
         towards: `start` pulls towards theta_0 (as printed), `zero` towards 0.
         start: `warm` goes on from the last weights and optimiser state, `cold` begins each retraining at theta_0.
         momentum: of the optimiser `momentum`.
+        penalty: which weights the ridge is on: `all`, or those of the `last` layer.
     """
 
     def __init__(
@@ -52,12 +53,13 @@ class Fit(nn.Module):
         towards: str = "zero",
         start: str = "warm",
         momentum: float = 0.9,
+        penalty: str = "all",
         loss: Loss | None = None,
     ) -> None:
         super().__init__()
         choices = {"optimizer": ("gd", "momentum", "adam"), "scale": ("mean", "sum"), "towards": ("zero", "start")}
-        given = {"optimizer": optimizer, "scale": scale, "towards": towards, "start": start}
-        for name, allowed in {**choices, "start": ("warm", "cold")}.items():
+        given = {"optimizer": optimizer, "scale": scale, "towards": towards, "start": start, "penalty": penalty}
+        for name, allowed in {**choices, "start": ("warm", "cold"), "penalty": ("all", "last")}.items():
             if given[name] not in allowed:
                 raise NblError(f"fit.{name}={given[name]!r}: choose one of {', '.join(allowed)}.")
         if lr != "theory" and not (isinstance(lr, int | float) and lr > 0):
@@ -70,6 +72,7 @@ class Fit(nn.Module):
         self.optimizer, self.lr, self.steps, self.momentum = optimizer, lr, steps, momentum
         self.mean, self.to_start, self.warm = scale == "mean", towards == "start", start == "warm"
         self.lam, self.ridge = lam, net.width * lam if ridge is None else float(ridge)
+        self.part = slice(None if penalty == "all" else -net.head, None)  # of theta, that the ridge is on
         self.loss: Loss = loss or Squared()
         moments = {"gd": 0, "momentum": 1, "adam": 2}[optimizer]
         self.register_buffer("moments", torch.zeros(moments, *net.theta.shape))
@@ -81,14 +84,14 @@ class Fit(nn.Module):
     last: Tensor
 
     @torch.no_grad()
-    def forward(self, net: Network, data: Data, t: int, who: Tensor | None = None) -> None:
+    def forward(self, net: Network | Pairs, data: Data, t: int, who: Tensor | None = None) -> None:
         """Train on the data of t observations; `who` (R,) masks the replicas that train."""
         everyone = torch.arange(net.replicas, device=net.theta.device)
         replicas = everyone if who is None else everyone[who]
         if not len(replicas):
             return
         n = data.inputs.shape[1]
-        size = n * (data.inputs.shape[2] + 3 * net.width * (net.depth - 1)) * net.members
+        size = n * (data.inputs.shape[2] + 3 * net.copies * net.width * (net.depth - 1)) * net.members
         trained = [self._train(net, data, t, chunk) for chunk in torch.split(replicas, max(1, CHUNK // max(size, 1)))]
         theta, moments, last = (
             torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
@@ -103,7 +106,7 @@ class Fit(nn.Module):
         net.theta[rows], self.moments[:, rows], self.last[replicas] = theta, moments, last
         self.taken[rows] = (self.taken[rows] if self.warm else 0.0) + self.steps
 
-    def _train(self, net: Network, data: Data, t: int, replicas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _train(self, net: Network | Pairs, data: Data, t: int, replicas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """J steps for some replicas. Returns their weights, their optimiser's state and their loss."""
         rows = self._rows(net, replicas)
         start = net.theta0[rows]
@@ -119,14 +122,15 @@ class Fit(nn.Module):
         ridge, lr = self.ridge * shrink, self.rate(net, t)
         scaled, grad = weights * shrink, torch.empty_like(theta)
         now, into = net.unpack(theta), net.unpack(grad)
+        pulled, origin, held = grad[:, self.part], start[:, self.part], theta[:, self.part]
         rates, roots = self._corrections(taken, lr)
         for step in range(self.steps):
             out, kept = net.evaluate(now, x)
             out = out if offset is None else out - offset
             net.pullback(now, kept, self.loss.derivative(out, y) * scaled, into)
-            grad.add_(theta, alpha=ridge)
+            pulled.add_(held, alpha=ridge)
             if self.to_start:
-                grad.sub_(start, alpha=ridge)
+                pulled.sub_(origin, alpha=ridge)
             self._step(theta, grad, moments, rates[step], roots[step])
         out = net.evaluate(now, x)[0]
         out = out if offset is None else out - offset
@@ -152,7 +156,7 @@ class Fit(nn.Module):
             second = moments[1].mul_(0.999).addcmul_(grad, grad, value=0.001)
             theta.addcdiv_(first * rate, second.sqrt().add_(epsilon), value=-1.0)
 
-    def rate(self, net: Network, t: int) -> float:
+    def rate(self, net: Network | Pairs, t: int) -> float:
         """The step size after t observations."""
         if isinstance(self.lr, str):  # eta = 1 / (m lam + m L t): NeuralTS Theorem 3.5, Neural-ES Theorem 5.11
             eta = 1.0 / (net.width * (self.lam + net.depth * t))
@@ -164,7 +168,7 @@ class Fit(nn.Module):
             buffer.zero_()
 
     @staticmethod
-    def _rows(net: Network, replicas: Tensor) -> Tensor:
+    def _rows(net: Network | Pairs, replicas: Tensor) -> Tensor:
         """Rows of theta that belong to these replicas: all members of each."""
         members = torch.arange(net.members, device=replicas.device)
         return (replicas[:, None] * net.members + members).flatten()
@@ -173,7 +177,7 @@ class Fit(nn.Module):
 def build(options: dict[str, Any] | None, net: Network, lam: float, loss: Loss | None = None) -> Fit:
     """`fit={"optimizer": "adam", "lr": 0.003, ...}`"""
     options = dict(options or {})
-    known = ("optimizer", "lr", "steps", "scale", "ridge", "towards", "start", "momentum")
+    known = ("optimizer", "lr", "steps", "scale", "ridge", "towards", "start", "momentum", "penalty")
     if unknown := sorted(set(options) - set(known)):
         raise NblError(f"fit has no option {', '.join(unknown)}; it has {', '.join(known)}.")
     return Fit(net, lam, loss=loss, **options)

@@ -115,10 +115,15 @@ class BanditLoop(_FitLoop):
     @staticmethod
     def _forced(arms: Tensor, own: Tensor, mask: Tensor | None) -> Tensor:
         """What a callback wants played, but the algorithm's own choice where that is below 0 or forbidden."""
-        takes = arms >= 0
+        if arms.shape != own.shape:
+            raise NblError(
+                f"a callback wants arms of shape {tuple(arms.shape)} played, but this round takes {tuple(own.shape)}"
+                + (": a duel has two arms, so take out warm-ups that play one." if own.ndim == 2 else ".")
+            )
+        takes, pairs = arms >= 0, arms.view(len(arms), -1)
         if mask is not None:
-            takes &= mask.expand(len(arms), -1).gather(-1, arms.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        return torch.where(takes, arms, own)
+            takes = takes & mask.expand(len(arms), -1).gather(-1, pairs.clamp_min(0)).view(arms.shape)
+        return torch.where(takes if own.ndim == 1 else takes.all(-1, keepdim=True), arms, own)
 
     def _hook(self, name: str, *args: Any) -> None:
         call._call_callback_hooks(self.trainer, name, *args)
@@ -140,6 +145,12 @@ class BanditLoop(_FitLoop):
                     f"{type(module).__name__} has {name}={getattr(module, name)}, but {type(environment).__name__} has "
                     f"{getattr(environment, name)}: build both with the same."
                 )
+        if module.duel != environment.duel:
+            one, other = (module, environment) if module.duel else (environment, module)
+            raise NblError(
+                f"{type(one).__name__} is for duels (two arms, and which of them won), {type(other).__name__} for "
+                "rewards of one arm. Choose both for duels (algorithm=nvldb_ucb_asym env=duel_cosine), or neither."
+            )
         if module.fixed_arms and not environment.fixed_arms:
             raise NblError(
                 f"{type(module).__name__}(fixed_arms=True), but the arms of {type(environment).__name__} change."

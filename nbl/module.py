@@ -37,7 +37,10 @@ class Weight(NamedTuple):
 
 @dataclass
 class Score:
-    """What an algorithm thinks of each arm. All (R, q, K) for q sets of K arms; `extra` (R, q)."""
+    """What an algorithm thinks of each arm. All (R, q, K) for q sets of K arms; `extra` (R, q).
+
+    In a duel `width` is that of each pair, (R, q, K, K), and `rank` makes scores of pairs from the rest.
+    """
 
     score: Tensor
     mean: Tensor | None = None
@@ -62,6 +65,7 @@ class BanditModule(L.LightningModule):
     exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
+    duel = False  # True where a decision is two arms, and feedback says whether the first one won
 
     def __init__(
         self,
@@ -102,8 +106,13 @@ class BanditModule(L.LightningModule):
     def score(self, contexts: Tensor) -> Score:
         """What each arm is worth in round `self.round + 1`.    (R, q, K, d) -> Score of (R, q, K)"""
 
+    def rank(self, score: Score, exploit: bool, allowed: Tensor | None) -> Tensor:
+        """What is maximised: over arms, (R, q, K), in a duel over pairs, (R, q, K, K); -inf is never played."""
+        best = score.mean if exploit and score.mean is not None else score.score
+        return best if allowed is None else best.masked_fill(~allowed, -torch.inf)
+
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
-        """Take in q observations a replica.    (R, q, K, d), (R, q), (R, q), and weights of (R, q)"""
+        """Take in q observations a replica.    (R, q, K, d), (R, q) or (R, q, 2), (R, q), and weights of (R, q)"""
 
     def learn(self) -> None:
         """Retrain, if it is time."""
@@ -139,14 +148,14 @@ class BanditModule(L.LightningModule):
         R, q, K, _ = x.shape
         allowed = self._mask(mask, x)
         s = self.score(x)
-        best = s.mean if exploit and s.mean is not None else s.score
-        values = best if allowed is None else best.masked_fill(~allowed, -torch.inf)
-        if values.device.type == "cpu" and bool(values.isnan().any()):
+        ranked = self.rank(s, exploit, allowed)
+        values = ranked.flatten(2)
+        if values.device.type == "cpu" and any(v is not None and bool(v.isnan().any()) for v in (values, s.mean)):
             raise NblError(
                 f"act: {type(self).__name__}'s score of an arm is not a number in round {self.round + 1}. Usual "
                 "causes: training diverged (lower `fit.lr`), or contexts and rewards are very large (scale them)."
             )
-        ties = self.uniform("ties", (q, K)).to(values.dtype)
+        ties = self.uniform("ties", (q, values.shape[-1])).to(values.dtype)
         arms = explore.pick(values, ties)
         chance = None  # unknown where the rule draws and has no closed form, or a mask has changed it
         if exploit or not self.randomised:
@@ -156,8 +165,8 @@ class BanditModule(L.LightningModule):
         propensity = None if chance is None else chance.gather(-1, arms.unsqueeze(-1)).squeeze(-1)
         ids = (self.round << 20) + torch.arange(R * q, device=x.device)
         return Decision(
-            arms=arms.flatten(),
-            scores=s.score.flatten(0, 1),
+            arms=(torch.stack([arms // K, arms % K], -1) if self.duel else arms).flatten(0, 1),
+            scores=(ranked if self.duel else s.score).flatten(0, 1),
             means=None if s.mean is None else s.mean.flatten(0, 1),
             widths=None if s.width is None else s.width.flatten(0, 1),
             propensities=None if propensity is None else propensity.flatten(),
@@ -177,8 +186,8 @@ class BanditModule(L.LightningModule):
 
         Args:
             contexts: as given to `act`.
-            arms: what was played, (R,) (or (n,) for n answers at once).
-            feedback: the rewards, (R,) (or (n,)).
+            arms: what was played, (R,) (or (n,) for n answers at once); in a duel (R, 2).
+            feedback: the rewards, (R,) (or (n,)); in a duel 1 where the first arm won, 0 where the second.
             weight: of each observation in the loss and in the confidence matrix (`Weights`, or any pair, where they
                 differ); 1 where not given.
         """
@@ -210,7 +219,7 @@ class BanditModule(L.LightningModule):
         played = as_numbers(arms.arms if isinstance(arms, Decision) else arms, "observe: arms")
         if played.is_floating_point() or played.dtype == torch.bool:
             raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {played.dtype}.")
-        played = self._row(played, shape, "arms").to(device=x.device, dtype=torch.int64)
+        played = self._row(played, (*shape, 2) if self.duel else shape, "arms").to(device=x.device, dtype=torch.int64)
         reward = self._row(feedback.reward if isinstance(feedback, Feedback) else feedback, shape, "reward").to(x)
         given = weight if isinstance(weight, tuple) else (1.0 if weight is None else weight,) * 2  # loss, design
         weights = Weight(*(self._row(w, shape, "weight", fill=True).to(x) for w in given))
@@ -327,16 +336,15 @@ class BanditModule(L.LightningModule):
             raise NblError("act: the mask leaves no arm to play in at least one replica.")
         return allowed.to(x.device)
 
-    def _row(self, value: Tensor | float | int, shape: torch.Size, name: str, fill: bool = False) -> Tensor:
-        """One number for each decision.    -> (R, q)"""
-        row = as_numbers(value, f"observe: {name}")
-        if row.numel() == 1 and (fill or shape.numel() == 1):
+    def _row(self, value: Tensor | float | int, shape: tuple[int, ...], name: str, fill: bool = False) -> Tensor:
+        """One number (two arms in a duel) for each decision.    -> (R, q) or (R, q, 2)"""
+        row, need = as_numbers(value, f"observe: {name}"), (shape[0] * shape[1], *shape[2:])
+        if row.numel() == 1 and len(shape) == 2 and (fill or need == (1,)):
             return row.reshape(1, 1).expand(shape)
-        if row.ndim != 1 or row.shape[0] != shape.numel():
-            raise NblError(
-                f"observe: {name} has shape {tuple(row.shape)}; need ({shape.numel()},), one for each decision."
-            )
-        return row.view(shape)
+        if tuple(row.shape) not in (need, need[1:] if need[0] == 1 and len(need) == 2 else need):
+            each = "two for each decision in a duel" if len(shape) == 3 else "one for each decision"
+            raise NblError(f"observe: {name} has shape {tuple(row.shape)}; need {need}, {each}.")
+        return row.reshape(shape)
 
     def _check(self, arms: Tensor, reward: Tensor, weights: Weight, K: int) -> None:
         if bool(((arms < 0) | (arms >= K)).any()):
@@ -346,6 +354,9 @@ class BanditModule(L.LightningModule):
             raise NblError(
                 f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."
             )
+        if self.duel and not bool(((reward >= 0) & (reward <= 1)).all()):
+            bad = float(reward[(reward < 0) | (reward > 1)][0])
+            raise NblError(f"observe: in a duel the feedback is 1 where the first arm won and 0 else, not {bad:g}.")
         for weight in weights:
             if not bool(((weight >= 0) & weight.isfinite()).all()):
                 raise NblError(f"observe: weight is {float(weight.min())}; need finite numbers, 0 or more.")

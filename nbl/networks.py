@@ -9,9 +9,12 @@ through `torch.func`.
     standard   ordinary MLP with biases                             N(0, (c_s / fan in)^(1/s)), last N(0, 2/m); biases 0
     zhou       sqrt(m) W_L relu(... W_1 x), x -> [x, x]/sqrt(2)      blockdiag(W, W), N(0, 4/m); (w, -w), N(0, 2/m)
     ntk        f_l = sqrt(c_s/m) W_l sigma_s(f_{l-1}), c_s = 2/(2s-1)!!  N(0, 1)
+    feature    theta.phi(x), phi = sqrt(m) relu(W_{L-1} ... relu(W_1 x))  W N(0, 2/m), theta N(0, 1/D): phi^2 about 1
+    mirrored   the same                                              blockdiag(W, W), N(0, 4/m); (w, -w), N(0, 2/m)
 
 `zhou` is NeuralUCB's, NeuralTS's and Neural-ES's network; `ntk` is NeuralGCB's (eq. 2). Both subtract
-f(x; theta_0), for `zhou` a zero that rounding would blur. sigma_s(u) = max(0, u)^s. Depth L counts weight matrices:
+f(x; theta_0), for `zhou` a zero that rounding would blur. `feature` and `mirrored` are NVLDB's (eq. 2 and, as printed,
+eq. 3), with D numbers in phi. sigma_s(u) = max(0, u)^s. Depth L counts weight matrices:
 L = 2 is one hidden layer. `standard` is He's initialisation for s = 1; for s > 1 the first hidden layer has the same
 mean square on unit contexts, without which the ridge wins before the data do and the network dies.
 """
@@ -29,11 +32,12 @@ import torch
 from torch import Tensor, nn
 
 from nbl.gradient import Gradient
+from nbl.history import one_by_one
 from nbl.rng import Streams
 from nbl.types import NblError
 
 Weights = list[tuple[Tensor, Tensor | None]]  # weight matrix (B, out, in) and bias (B, out) of each layer
-KINDS = ("standard", "zhou", "ntk")
+KINDS = ("standard", "zhou", "ntk", "feature", "mirrored")
 
 
 class Network(nn.Module, ABC):
@@ -51,6 +55,7 @@ class Network(nn.Module, ABC):
     depth: int
     scale: float = 1.0
     centered: bool = False
+    copies = 1  # evaluations an observation takes
 
     def __init__(self, replicas: int, members: int, size: int) -> None:
         super().__init__()
@@ -73,6 +78,13 @@ class Network(nn.Module, ABC):
     @abstractmethod
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
         """Scaled gradients in theta at each point, of the first member.    (R, n, d) -> (R, n, p)"""
+
+    @property
+    def head(self) -> int:
+        """How many of the parameters, the last ones, are the output layer's."""
+        raise NblError(
+            "this needs one of the library's own networks (net.kind=...): the last layer of another is unknown."
+        )
 
     @abstractmethod
     def draw(self, streams: Streams, phase: int) -> Tensor:
@@ -109,6 +121,7 @@ class MLP(Network):
         width: m, neurons in a hidden layer.
         depth: L, weight matrices; 2 is one hidden layer.
         power: s of the activation max(0, u)^s.
+        phi: D, neurons in the last hidden layer of `feature` and `mirrored`; None is d.
     """
 
     def __init__(
@@ -121,28 +134,39 @@ class MLP(Network):
         width: int = 50,
         depth: int = 2,
         power: int = 1,
+        phi: int | None = None,
     ) -> None:
         if kind not in KINDS:
             raise NblError(f"net.kind={kind!r}: choose one of {', '.join(KINDS)}.")
-        for name, value, least in (("width", width, 1), ("depth", depth, 2), ("power", power, 1)):
+        built = kind in ("feature", "mirrored")
+        last = width if not built else dim if phi is None else phi  # neurons in the last hidden layer
+        for name, value, least in (("width", width, 1), ("depth", depth, 2), ("power", power, 1), ("phi", last, 1)):
             if not isinstance(value, int) or value < least:
                 raise NblError(f"net.{name}={value!r}: need a whole number, at least {least}.")
         if kind == "zhou" and width % 2:
             raise NblError(f"net.width={width}: the `zhou` network mirrors its neurons, so its width is even.")
+        if phi is not None and not built:
+            raise NblError(f"net.phi={phi}: only a `feature` or `mirrored` network has it, not kind={kind}.")
+        if kind == "mirrored" and (width % 2 or dim % 2 or depth < 3):
+            raise NblError(
+                f"net.kind=mirrored (eq. 3) halves contexts and layers: it needs an even width (now {width}), contexts "
+                f"of even length (now {dim}) and a depth of 3 or more (now {depth}). net.kind=feature needs none of it."
+            )
         into = 2 * dim if kind == "zhou" else dim
         self.bias = kind == "standard"
-        self.shapes = [(width, into), *[(width, width)] * (depth - 2), (1, width)]  # (out, in) of each layer
+        sizes = [into, *[width] * (depth - 2), last, 1]
+        self.shapes = list(zip(sizes[1:], sizes[:-1], strict=True))  # (out, in) of each layer
         super().__init__(replicas, members, sum(o * (i + self.bias) for o, i in self.shapes))
         self.kind, self.width, self.depth, self.power = kind, width, depth, power
-        self.scale = 1.0 if kind == "ntk" else width**-0.5
-        self.centered = kind != "standard"
+        self.scale = width**-0.5 if kind in ("standard", "zhou") else 1.0
+        self.centered = kind in ("zhou", "ntk")
         self.c = 2.0 / math.prod(range(1, 2 * power, 2))  # c_s = 2 / (2s-1)!!
         inner = math.sqrt(self.c / width)
         self.gains = {
             "standard": [1.0] * depth,
             "zhou": [1.0] * (depth - 1) + [math.sqrt(width)],
             "ntk": [1.0] + [inner] * (depth - 1),
-        }[kind]
+        }.get(kind, [1.0] * (depth - 2) + [math.sqrt(width), 1.0])
 
     def prepare(self, x: Tensor) -> Tensor:
         return torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
@@ -159,11 +183,16 @@ class MLP(Network):
             if bias is not None:
                 weight *= math.sqrt(2.0 / i if layer == self.depth else (self.c / i) ** (1.0 / self.power))
                 bias.zero_()
-            elif self.kind == "zhou" and layer < self.depth:  # blockdiag(W, W)
+            elif self.kind in ("feature", "mirrored") and layer == self.depth:
+                weight *= i**-0.5
+            elif self.kind == "feature":
+                weight *= math.sqrt(2.0 / self.width)
+            elif (self.kind == "zhou" and layer < self.depth) or (self.kind == "mirrored" and layer < self.depth - 1):
+                # blockdiag(W, W)
                 weight *= math.sqrt(4.0 / self.width)
                 weight[:, o // 2 :, i // 2 :] = weight[:, : o // 2, : i // 2]
                 weight[:, o // 2 :, : i // 2] = weight[:, : o // 2, i // 2 :] = 0.0
-            elif self.kind == "zhou":  # (w, -w)
+            elif self.kind in ("zhou", "mirrored"):  # (w, -w)
                 weight *= math.sqrt(2.0 / self.width)
                 weight[..., i // 2 :] = -weight[..., : i // 2]
         return theta
@@ -204,6 +233,10 @@ class MLP(Network):
         if self.power == 2:
             return back * rectified * 2.0
         return back * rectified ** (self.power - 1) * float(self.power)
+
+    @property
+    def head(self) -> int:
+        return self.shapes[-1][1] + self.bias
 
     def pullback(self, weights: Weights, kept: list[Tensor], signal: Tensor, into: Weights) -> None:
         for (weight, bias), x, back in zip(into, kept[::2], self.signals(weights, kept, signal), strict=True):
@@ -278,6 +311,36 @@ class ModuleNetwork(Network):
         return Gradient.explicit(torch.vmap(torch.vmap(gradient, (None, 0)))(theta, x))
 
 
+class Pairs:
+    """f(x) - f(y) as a network on pairs side by side: what a duel is trained on. The weights are the network's own."""
+
+    copies = 2
+
+    def __init__(self, net: Network) -> None:
+        self.net, self.theta, self.theta0 = net, net.theta, net.theta0
+        self.replicas, self.members = net.replicas, net.members
+        self.width, self.depth, self.centered = net.width, net.depth, net.centered
+        self.unpack = net.unpack
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """(B, n, 2 d) -> (B, 2 n, d')"""
+        return self.net.prepare(one_by_one(x))
+
+    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, Any]:
+        """(B, p) unpacked, (B, 2 n, d') -> (B, n)"""
+        out, kept = self.net.evaluate(weights, x)
+        return out[:, ::2] - out[:, 1::2], kept
+
+    def pullback(self, weights: Weights, kept: Any, signal: Tensor, into: Weights) -> None:
+        """(B, p) unpacked, (B, n)"""
+        self.net.pullback(weights, kept, torch.stack([signal, -signal], -1).flatten(1), into)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(R, n, 2 d) -> (R, n)"""
+        out: Tensor = self.net(one_by_one(x))
+        return out[..., ::2] - out[..., 1::2]
+
+
 Net = Mapping[str, Any] | nn.Module | Callable[[], nn.Module] | None
 
 
@@ -286,7 +349,7 @@ def build(net: Net, dim: int, replicas: int, members: int = 1) -> Network:
     if net is not None and not isinstance(net, Mapping):
         return ModuleNetwork(net, replicas, members)
     options = net or {}
-    known = ("kind", "width", "depth", "power")
+    known = ("kind", "width", "depth", "power", "phi")
     if unknown := sorted(set(options) - set(known)):
         raise NblError(f"net has no option {', '.join(unknown)}; it has {', '.join(known)}.")
     return MLP(dim, replicas, members, **options)

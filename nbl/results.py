@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _BASE = ("arm", "reward", "regret")
 _CURVES = {
     "regret": "regret/cumulative",
+    "weak_regret": "regret/weak",
     "simple": "regret/simple",
     "reward": "reward/mean",
     "optimal": "arm/optimal_rate",
@@ -77,7 +78,9 @@ class Rounds:
 
     def summary(self) -> dict[str, Any]:
         """Totals a replica, with their mean, sd and 95% interval (Student t); null where one replica cannot tell."""
-        return {"regret": _describe(self.regret.sum(1)), "reward": _describe(self.reward.sum(1))}
+        weak = {"weak_regret": self.extra["weak_regret"]} if "weak_regret" in self.extra else {}  # of duels
+        totals = {"regret": self.regret, **weak, "reward": self.reward}
+        return {name: _describe(values.sum(1)) for name, values in totals.items()}
 
 
 class Recorder(L.Callback):
@@ -99,6 +102,7 @@ class Recorder(L.Callback):
         self.seeds = tuple(cast(Any, pl_module).seeds)
         self._metrics = {
             "regret": CumulativeRegret(len(self.seeds)),
+            "weak_regret": CumulativeRegret(len(self.seeds)),
             "simple": SimpleRegret(len(self.seeds)),
             "reward": MeanReward(len(self.seeds)),
             "optimal": OptimalArmRate(len(self.seeds)),
@@ -153,8 +157,8 @@ class Recorder(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._columns = {name: [column.cpu()] for name, column in state_dict["columns"].items()}
-        for name, metric in self._metrics.items():
-            metric.load_state_dict(state_dict["metrics"][name])
+        for name, saved in state_dict["metrics"].items():
+            self._metrics[name].load_state_dict(saved)
         self.rows, self._pending = list(state_dict["rows"]), []
         self._kept, self._seconds = state_dict["kept"], state_dict["seconds"]
 
@@ -275,9 +279,12 @@ def _row(played: Round) -> dict[str, Tensor]:
         row["arm_2"] = arms[:, 1]
     if feedback.optimal is not None:
         row["optimal"] = feedback.optimal
+    if "weak_regret" in feedback.extra:
+        row["weak_regret"] = feedback.extra["weak_regret"]
     for name, values in (("mean", decision.means), ("width", decision.widths)):
-        if values is not None:
-            row[name] = values.gather(1, first.unsqueeze(1)).squeeze(1)
+        if values is not None:  # (R, K), or of pairs (R, K, K)
+            one = first if values.ndim == 2 else first * values.shape[-1] + arms[:, -1]
+            row[name] = values.flatten(1).gather(1, one.unsqueeze(1)).squeeze(1)
     return row | decision.extra
 
 

@@ -117,11 +117,14 @@ def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) ->
     table = Table(title=f"{summary['recipe']}: {summary['algorithm']} on {summary['env']}", title_justify="left")
     for name in ("", "mean", "sd", "95% interval"):
         table.add_column(name, justify="right" if name else "left")
-    for name in ("regret", "reward"):
-        found = summary[name]
+    for name in ("regret", "weak_regret", "reward"):
+        if (found := summary.get(name)) is None:
+            continue
         low, high = found["ci95"] or (None, None)
         interval = f"{_number(low)} .. {_number(high)}" if low is not None else "-"
-        table.add_row(f"{name}, {played} rounds", _number(found["mean"]), _number(found["sd"]), interval)
+        table.add_row(
+            f"{name.replace('_', ' ')}, {played} rounds", _number(found["mean"]), _number(found["sd"]), interval
+        )
     console = Console(soft_wrap=True)
     console.print(table)
     speed = summary["rounds_per_second"] or 0.0

@@ -21,9 +21,9 @@ class Decision:
 
     Attributes:
         arms: the arm to play, (R,); in a duel the two arms, (R, 2).
-        scores: what the rule maximised, (R, K).
+        scores: what the rule maximised, (R, K); in a duel over pairs, (R, K, K).
         means: the model's estimate of the mean reward, (R, K); None where there is no model.
-        widths: the width of the confidence interval, (R, K); None where there is none.
+        widths: the width of the confidence interval, (R, K), of a pair (R, K, K); None where there is none.
         propensities: the probability with which `arms` was chosen, (R,); None where it has no closed form.
         ids: one number a decision, (R,), so that feedback can come back later.
         extra: what the algorithm adds to the table of rounds, each (R,) (for example the ensemble's `member`).
@@ -44,7 +44,8 @@ class Feedback:
 
     Attributes:
         reward: the noisy reward (in a duel: 1.0 when the first arm won).
-        regret: the best mean reward minus the mean reward of the arm played; None outside simulations.
+        regret: the best mean reward minus the mean reward of the arm played (in a duel: the average of the two arms');
+            None outside simulations.
         optimal: whether the arm played is one of the best; None outside simulations.
         extra: anything else the environment knows (for example the `variance` of each reward).
     """

@@ -32,19 +32,19 @@ class VarianceWeighting(L.Callback):
     Args:
         mode: `inverse` is 1 / max(sigma, eps)^2 for loss and confidence matrix (variance-aware duels); `direct` is
             sigma^2 for the confidence matrix alone (mu' of NeuralLog-UCB-2), and nothing changes in the loss.
-        eps: the smallest sigma believed.
+        eps: the smallest sigma believed; None is 1 / sqrt(d), d the length of a context (variance-aware duels).
         source: `model` asks `module.variance`, `oracle` reads `feedback.extra["variance"]`, `auto` takes the oracle's
             where it is offered and else the model's; with neither, the first round says so.
     """
 
-    def __init__(self, mode: str = "inverse", eps: float = 0.1, source: str = "auto") -> None:
+    def __init__(self, mode: str = "inverse", eps: float | None = 0.1, source: str = "auto") -> None:
         for name, value, known in (
             ("mode", mode, ("inverse", "direct")),
             ("source", source, ("auto", "model", "oracle")),
         ):
             if value not in known:
                 raise ValueError(f"VarianceWeighting({name}={value!r}): choose one of {', '.join(known)}.")
-        if not eps > 0:
+        if eps is not None and not eps > 0:
             raise ValueError(f"VarianceWeighting(eps={eps!r}): need a standard deviation above 0, for example 0.1.")
         self.mode, self.eps, self.source = mode, eps, source
 
@@ -56,8 +56,11 @@ class VarianceWeighting(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if hasattr(batch, "contexts"):
-            batch.weight = lambda played: self.weigh(self._variance(pl_module, played))
+            eps = self.eps or batch.contexts.shape[-1] ** -0.5
+            batch.weight = lambda played: self.weigh(self._variance(pl_module, played), eps)
             return
+        if self.eps is None:
+            raise Unsuitable("VarianceWeighting(eps=None) is for a bandit's rounds; give a number, for example 0.1.")
         if self.source == "oracle" or self.mode == "direct":
             raise Unsuitable(
                 f"VarianceWeighting(mode={self.mode!r}, source={self.source!r}) is for a bandit's rounds; a batch has "
@@ -82,8 +85,8 @@ class VarianceWeighting(L.Callback):
         else:
             batch.append(weight)
 
-    def weigh(self, variance: Tensor) -> Weighting:
-        """Variances to weights."""
+    def weigh(self, variance: Tensor, eps: float | None = None) -> Weighting:
+        """Variances to weights, with another eps than the callback's own where it is given."""
         if not bool((variance >= 0).all()):  # false for NaN as well
             bad = float(variance[~(variance >= 0)][0])
             raise ValueError(
@@ -91,7 +94,7 @@ class VarianceWeighting(L.Callback):
             )
         if self.mode == "direct":
             return Weighting(torch.ones_like(variance), variance)
-        inverse = 1.0 / variance.sqrt().clamp_min(self.eps).square()
+        inverse = 1.0 / variance.sqrt().clamp_min(eps or self.eps or 0.0).square()
         return Weighting(inverse, inverse)
 
     def _variance(self, module: Any, played: Any) -> Tensor:
@@ -110,9 +113,9 @@ class VarianceWeighting(L.Callback):
             )
         else:
             variance, who = self._ask(module, played.contexts, played.decision.arms), "`variance(contexts, arms)`"
-        arms = tuple(played.decision.arms.shape)
-        if tuple(variance.shape) != arms:
-            raise ValueError(_misshapen(who, variance, f"{arms}: one number an arm played"))
+        need = tuple(played.decision.arms.shape[:1])  # a duel has two arms and one outcome
+        if tuple(variance.shape) != need:
+            raise ValueError(_misshapen(who, variance, f"{need}: one number an outcome"))
         return variance
 
     @torch.no_grad()

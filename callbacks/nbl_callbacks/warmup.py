@@ -97,7 +97,9 @@ class RoundRobinWarmup(Warmup):
 
 
 class RandomWarmup(Warmup):
-    """Any arm, uniformly, for so many rounds. A draw is a function of (seed, replica's seed, round of the phase).
+    """Any arm, uniformly, for so many rounds; any two in a duel (a module that says `duel = True`).
+
+    A draw is a function of (seed, replica's seed, round of the phase).
 
     Args:
         rounds: of warm-up.
@@ -118,10 +120,17 @@ class RandomWarmup(Warmup):
         R, K = batch.contexts.shape[:2]
         seeds = getattr(module, "seeds", range(R))
         path = (self.seed << 32) + (self.begun << 24) + self.round
-        u = torch.tensor([uniform(int(s), path) for s in seeds], dtype=torch.float64, device=batch.contexts.device)
-        allowed = torch.ones(R, K, dtype=torch.long, device=u.device) if batch.mask is None else batch.mask.long()
-        which = (u * allowed.expand(R, K).sum(-1)).long()  # the how-manieth of the arms allowed
-        return (allowed.expand(R, K).cumsum(-1) > which.unsqueeze(-1)).long().argmax(-1)
+        device = batch.contexts.device
+        allowed = torch.ones(R, K, dtype=torch.long, device=device) if batch.mask is None else batch.mask.long()
+        allowed, chosen = allowed.expand(R, K), []
+        for turn in range(2 if getattr(module, "duel", False) else 1):
+            drawn = [uniform(int(s), path + (turn << 52)) for s in seeds]
+            u = torch.tensor(drawn, dtype=torch.float64, device=device)
+            which = (u * allowed.sum(-1)).long()  # the how-manieth of the arms allowed
+            chosen.append((allowed.cumsum(-1) > which.unsqueeze(-1)).long().argmax(-1))
+            left = allowed.scatter(-1, chosen[-1].unsqueeze(-1), 0)  # the second of a duel is another, if there is one
+            allowed = torch.where(left.sum(-1, keepdim=True) > 0, left, allowed)
+        return chosen[0] if len(chosen) == 1 else torch.stack(chosen, -1)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "begun": self.begun}

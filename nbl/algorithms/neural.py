@@ -10,9 +10,10 @@ from torch import Tensor
 from nbl import design as designs
 from nbl import inner, networks, schedule
 from nbl.gradient import Gradient
-from nbl.history import ArmHistory, Data, History, take
+from nbl.history import ArmHistory, Data, History, one_by_one, take
+from nbl.losses import Loss
 from nbl.module import BanditModule, Weight
-from nbl.networks import Net
+from nbl.networks import Net, Network, Pairs
 from nbl.types import NblError
 
 
@@ -59,13 +60,24 @@ class NeuralBandit(BanditModule):
         """The networks, how they are trained, and what on."""
         self.net = networks.build(self.options["net"], self.dim, self.replicas, self.members).to(self.placed)
         self.net.initialise(self.streams, self.phase)
-        self.fit = inner.build(self.options["fit"], self.net, self.lam).to(self.placed)
+        self.fit = inner.build(self.options["fit"], self.net, self.lam, self.loss()).to(self.placed)
         self.history: History | ArmHistory
-        if self.fixed_arms and self.options["history"] != "full":
+        if self.duel:
+            self.history = History(self.replicas, 2 * self.dim, self.members).to(self.placed)
+        elif self.fixed_arms and self.options["history"] != "full":
             assert self.arms is not None
             self.history = ArmHistory(self.replicas, self.arms, self.dim, self.members).to(self.placed)
         else:
             self.history = History(self.replicas, self.dim, self.members).to(self.placed)
+
+    def loss(self) -> Loss | None:
+        """The likelihood; None is that of Gaussian noise."""
+        return None
+
+    @property
+    def model(self) -> Network | Pairs:
+        """What is trained: the network, in a duel on pairs."""
+        return Pairs(self.net) if self.duel else self.net
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         self.history.append(contexts, arms, reward.unsqueeze(1), weight.loss)
@@ -75,7 +87,7 @@ class NeuralBandit(BanditModule):
         due = self.schedule.due(self.history.n, self.logdet())
         if isinstance(due, Tensor) or due:
             who = due if isinstance(due, Tensor) else None
-            self.fit(self.net, self.training_data(), self.history.n, who)
+            self.fit(self.model, self.training_data(), self.history.n, who)
             self.trained()
 
     def trained(self) -> None:
@@ -99,7 +111,7 @@ class NeuralBandit(BanditModule):
         self.net.initialise(self.streams, self.phase)
         self.fit.reset()
         for _ in range(min(self.history.n, 100) if self.fit.warm else min(self.history.n, 1)):
-            self.fit(self.net, self.history.data(), self.history.n)
+            self.fit(self.model, self.history.data(), self.history.n)
 
     def diagnostics(self) -> dict[str, Tensor]:
         return {"fit/loss": self.fit.last.mean(-1)}
@@ -136,13 +148,18 @@ class GradientBandit(NeuralBandit):
         self.nu, self.last_layer, self.at_start = float(nu), last_layer, gradient_at == "start"
         size = self.features(torch.zeros(self.replicas, 1, dim)).size
         self.design = designs.build(design, self.replicas, size, lam, self.horizon)
-        self.register_buffer("pending", torch.zeros(self.replicas, 0, dim + 1))  # played, not yet in U
+        inputs = 2 * dim if self.duel else dim
+        self.register_buffer("pending", torch.zeros(self.replicas, 0, inputs + 1))  # played, not yet in U
 
     pending: Tensor
 
     def features(self, x: Tensor) -> Gradient:
         """g(x) / sqrt(m).    (R, n, d) -> (R, n, p)"""
         return self.net.features(x, self.net.theta0 if self.at_start else None, self.last_layer)
+
+    def played(self, x: Tensor) -> Gradient:
+        """What U grows by: the features of an arm, in a duel their difference.    (R, n, d) or (R, n, 2 d)"""
+        return self.features(one_by_one(x)).differences() if self.duel else self.features(x)
 
     def estimate(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """f(x; theta) and ||g(x)/sqrt(m)||_{U^-1}.    (R, q, K, d) -> (R, q, K) twice"""
@@ -151,7 +168,7 @@ class GradientBandit(NeuralBandit):
         return self.net(x).view(contexts.shape[:3]), width.view(contexts.shape[:3])
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
-        played = torch.cat([take(contexts, arms), weight.design.unsqueeze(-1)], -1)
+        played = torch.cat([take(contexts, arms).flatten(2), weight.design.unsqueeze(-1)], -1)
         super().commit(contexts, arms, reward, weight)
         self.pending = torch.cat([self.pending, played], 1)
         if not self.grows_after_learning:
@@ -167,7 +184,7 @@ class GradientBandit(NeuralBandit):
     def _grow(self) -> None:
         """U <- U + w g g^T / m for what is pending."""
         if self.pending.shape[1]:
-            self.design.update(self.features(self.pending[..., :-1]), self.pending[..., -1])
+            self.design.update(self.played(self.pending[..., :-1]), self.pending[..., -1])
             self.pending = self.pending[:, :0]
 
     def logdet(self) -> Tensor:

@@ -92,10 +92,7 @@ class NeuralLinear(NeuralBandit):
         """A = lam I + sum w phi phi^T and b = sum w r phi, with the features of today."""
         data = self.history.data()
         phi, weight = self.features(data.inputs), data.weights.double()
-        eye = torch.eye(phi.shape[-1], dtype=torch.float64, device=phi.device)
-        gram = torch.bmm((phi * weight.unsqueeze(-1)).mT, phi)
-        self.design.inverse.copy_(torch.linalg.inv(self.lam * eye + gram))
-        self.design.gain.copy_(torch.linalg.slogdet(eye + gram / self.lam).logabsdet)
+        self.design.rebuild(phi, weight)
         self.moment.copy_(torch.bmm((data.targets[:, 0].double() * weight).unsqueeze(1), phi).squeeze(1))
 
     def logdet(self) -> Tensor:

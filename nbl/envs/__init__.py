@@ -2,6 +2,7 @@
 
 from nbl.envs.base import Environment
 from nbl.envs.classification import Classification
+from nbl.envs.duels import ClassDuel, Duel, DuelCosine, DuelQuadratic, DuelSquare, PreferenceLog
 from nbl.envs.synthetic import (
     Distance,
     FixedArms,
@@ -30,10 +31,22 @@ ENVIRONMENTS: dict[str, type[Environment]] = {
     "zhou_h3": ZhouH3,
 }
 
+DUELS: dict[str, type[Duel]] = {
+    "duel_cosine": DuelCosine,
+    "duel_square": DuelSquare,
+    "duel_quadratic": DuelQuadratic,
+}
+
 __all__ = [
+    "DUELS",
     "ENVIRONMENTS",
+    "ClassDuel",
     "Classification",
     "Distance",
+    "Duel",
+    "DuelCosine",
+    "DuelQuadratic",
+    "DuelSquare",
     "Environment",
     "FixedArms",
     "GcbH1",
@@ -41,6 +54,7 @@ __all__ = [
     "GcbH3",
     "Linear",
     "Logistic",
+    "PreferenceLog",
     "Quadratic",
     "SphereContexts",
     "ZhouH1",

@@ -38,6 +38,7 @@ class Environment(nn.Module, ABC):
     """
 
     _where: Tensor
+    duel = False  # True where two arms are played and feedback says which one won (nbl.envs.duels)
     fixed_arms = False  # True where `draw` does not depend on t: histories can then be kept per arm
 
     def __init__(self, arms: int, dim: int, noise: float = 0.0, replicas: int = 1, seed: int = 0) -> None:
@@ -86,23 +87,28 @@ class Environment(nn.Module, ABC):
 
     def regret(self, arms: Tensor) -> Tensor:
         """The best mean minus the mean of these arms, in the open round; nothing is played.    (R,) -> (R,)"""
+        return self._best() - self._played(arms)
+
+    def _best(self) -> Tensor:
+        """The best mean of the arms that may be played.    -> (R,)"""
         means = self._open()
         best = means if self.allowed is None else means.masked_fill(~self.allowed, -torch.inf)
-        return best.amax(-1) - self._played(arms)
+        return best.amax(-1)
 
     def _played(self, arms: Tensor) -> Tensor:
         means, name = self._open(), type(self).__name__
-        if arms.shape != (self.replicas,) or arms.dtype != torch.int64:
+        need, each = ((self.replicas, 2), "two") if self.duel else ((self.replicas,), "one")
+        if arms.shape != need or arms.dtype != torch.int64:
             raise NblError(
                 f"{name}: arms have shape {tuple(arms.shape)} and type {arms.dtype}; "
-                f"need one a replica, shape ({self.replicas},) and type torch.int64."
+                f"need {each} a replica, shape {need} and type torch.int64."
             )
         if ((arms < 0) | (arms >= self.arms)).any():
             raise NblError(
                 f"{name}: arms played go from {int(arms.min())} to {int(arms.max())}; "
                 f"there are {self.arms}, numbered 0 to {self.arms - 1}."
             )
-        return means.gather(-1, arms[:, None]).squeeze(-1)
+        return means.gather(-1, arms.view(self.replicas, -1)).view(need)
 
     def _open(self) -> Tensor:
         if self._means is None:

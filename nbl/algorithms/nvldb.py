@@ -1,0 +1,138 @@
+"""NVLDB and NLDB: neural duels explored on the last layer, variance-aware or not.
+
+Variance-Aware Neural Dueling Bandits (seed paper 003 of this project), Algorithm 1, in its twelve forms:
+{UCB, TS} x {ASYM, OSYM, CSYM} x {variance-aware, variance-agnostic}.
+
+    paper            here             meaning
+    f = theta.phi    self.net         utility of an arm, eq. (2)
+    g                self.link        P(x beats y) = g(u(x) - u(y))
+    V                self.design      lam I + sum dphi dphi^T / zeta^2, eq. (6)
+    a_t              self.nu          confidence width coefficient
+    H                self.schedule    rounds between trainings
+    1 / zeta_i^2     weight           of duel i in eq. (4) and (6); 1 in NLDB
+
+Variance-awareness is the callback `nbl_callbacks.VarianceWeighting`: it weighs each duel once, when it is made, by
+1 / max(sigma, eps)^2, eps = 1 / sqrt(d), with sigma^2 = g (1 - g) of the model (`variance` below) or the environment's
+own (`source=oracle`). Without it this is NLDB. Outside a Trainer give the weight to `observe`.
+
+`paper` (algorithm=nvldb_paper): eq. (3) for the weights, eq. (4) as a sum, V grown by line 13; the main text's L = 3,
+m = 100, lr 0.001. `practical` (algorithm=nvldb_ucb_asym and so on) is appendix E.2.1: two hidden layers of 32, lr 0.01,
+and V computed anew with the features of today after each training (`rebuild=True`, "reinitialize"). Its weights start
+as in `feature` (nbl/networks.py), because eq. (3) needs an even d.
+
+Departures. Training in round t sees the duel of round t, which eq. (4) leaves for the next round; so theta_t of line
+12, trained on duels 1 to t-1, is here the model before it trains, which the callback asks. CSYM's set has >= for > (see
+`pairs.candidates`). The optimiser's state goes on from round to round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nbl import links, pairs
+from nbl.algorithms.dueling import Dueling
+from nbl.algorithms.neural import NeuralBandit
+from nbl.design import Full
+from nbl.gradient import Gradient
+from nbl.history import one_by_one, take
+from nbl.links import Duels
+from nbl.module import Score, Weight
+from nbl.networks import Pairs
+from nbl.types import NblError
+
+NET = {"kind": "feature", "width": 32, "depth": 4}  # two hidden layers, then phi, then theta
+FIT = {"optimizer": "adam", "lr": 0.01, "steps": 20, "towards": "start", "penalty": "last"}
+
+
+class NVLDB(Dueling, NeuralBandit):
+    """A network on pairs, its last layer solved exactly, and a confidence matrix on differences of its features.
+
+    Args:
+        refit: solve for the last layer after the gradient steps (line 10).
+        rebuild: V with the features of today after each training; else it grows by those of each duel's own round.
+        net, fit: as for every neural bandit, over `NET` and `FIT`; `fit.ridge` is lam unless given.
+        **dueling: rule, symmetry, nu, link: see `Dueling`; lam, retrain: see `NeuralBandit`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        lam: float = 1.0,
+        net: dict[str, Any] | None = None,
+        fit: dict[str, Any] | None = None,
+        refit: bool = True,
+        rebuild: bool = True,
+        **dueling: Any,
+    ) -> None:
+        if net is not None and not isinstance(net, dict):
+            raise NblError("NVLDB solves for the last layer: net needs a kind (feature, mirrored or standard).")
+        options = {**NET, **(net or {})}
+        super().__init__(dim, lam=lam, net=options, fit={**FIT, "ridge": lam, **(fit or {})}, **dueling)
+        if self.net.centered:
+            raise NblError(f"NVLDB(net.kind={options['kind']}): choose feature, mirrored or standard.")
+        self.refit, self.rebuild = refit, rebuild
+        self.design = Full(self.replicas, self.net.head, lam)
+
+    def loss(self) -> Duels:
+        return self.likelihood  # eq. (4)
+
+    def phi(self, x: Tensor) -> Tensor:
+        """phi(x; W).    (R, n, d) -> (R, n, D)"""
+        return self.net.features(x, last_layer=True).scaled(1.0 / self.net.scale).dense().double()
+
+    def differences(self, x: Tensor) -> Tensor:
+        """phi(x_1) - phi(x_2) of pairs side by side.    (R, n, 2 d) -> (R, n, D)"""
+        both = self.phi(one_by_one(x))
+        return both[:, ::2] - both[:, 1::2]
+
+    @property
+    def theta(self) -> Tensor:
+        """The last layer, a view.    -> (R, D)"""
+        return self.net.theta[:, -self.net.head :]
+
+    def score(self, contexts: Tensor) -> Score:
+        phi = self.phi(contexts.flatten(1, 2))  # (R, q K, D)
+        mean = torch.bmm(phi, self.theta.double().unsqueeze(-1)).view(contexts.shape[:3])  # theta.phi
+        width = pairs.widths(self.design.covariance(Gradient.explicit(phi), contexts.shape[2]))  # ||dphi||_{V^-1}
+        return Score(mean, mean, width)
+
+    @torch.no_grad()
+    def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
+        """g (1 - g) of the duels, as the model sees them (eq. 5).    (R, K, d), (R, 2) -> (R,)"""
+        x = take(contexts.unsqueeze(1).to(self.placed), arms.unsqueeze(1)).flatten(2)
+        return self.link.variance(Pairs(self.net)(x).squeeze(1))
+
+    def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
+        super().commit(contexts, arms, reward, weight)
+        dphi = self.differences(take(contexts, arms).flatten(2))
+        self.design.update(Gradient.explicit(dphi), weight.design)  # line 13, with W_{t-1}
+
+    def trained(self) -> None:
+        if not (self.refit or self.rebuild):
+            return
+        data = self.history.data()
+        dphi, start = self.differences(data.inputs), self.net.theta0[:, -self.net.head :]
+        if self.refit:  # line 10
+            won, ridge = data.targets[:, 0], self.fit.ridge
+            self.theta.copy_(links.minimise(self.likelihood, dphi, won, data.weights, ridge, start, self.theta))
+        if self.rebuild:
+            self.design.rebuild(dphi, data.weights.double())
+
+    def retrain(self) -> None:
+        super().retrain()
+        if self.history.n:
+            self.trained()
+
+    def logdet(self) -> Tensor:
+        return self.design.logdet()
+
+    def forget(self) -> None:
+        super().forget()
+        self.design.reset()
+
+    def diagnostics(self) -> dict[str, Tensor]:
+        return {**super().diagnostics(), "design/logdet": self.logdet()}
