@@ -30,10 +30,10 @@ class Fit(nn.Module):
 
     Args:
         optimizer: gd, momentum or adam.
-        lr: step size; `theory` is the papers' 1 / (m lam + m L t), for scale=sum.
+        lr: step size; `theory` is the papers' 1 / (m lam + m L t), for scale=sum (`ntk` networks: see `rate`).
         steps: J, full-batch steps at each retraining.
         scale: `sum` as the papers print the loss, or `mean`: loss and ridge divided by t, so that one lr serves all t.
-        ridge: strength of the penalty, against the sum of losses; None is the papers' m lam.
+        ridge: strength of the penalty, against the sum of losses; None is the papers' m lam (`ntk` networks: lam).
         towards: `start` pulls towards theta_0 (as printed), `zero` towards 0.
         start: `warm` goes on from the last weights and optimiser state, `cold` begins each retraining at theta_0.
         momentum: of the optimiser `momentum`.
@@ -69,7 +69,7 @@ class Fit(nn.Module):
                 raise NblError(f"fit.{name}={value!r}: need a number, 0 or more.")
         self.optimizer, self.lr, self.steps, self.momentum = optimizer, lr, steps, momentum
         self.mean, self.to_start, self.warm = scale == "mean", towards == "start", start == "warm"
-        self.lam, self.ridge = lam, net.width * lam if ridge is None else float(ridge)
+        self.lam, self.ridge = lam, lam / net.scale**2 if ridge is None else float(ridge)
         self.loss: Loss = loss or Squared()
         moments = {"gd": 0, "momentum": 1, "adam": 2}[optimizer]
         self.register_buffer("moments", torch.zeros(moments, *net.theta.shape))
@@ -153,9 +153,13 @@ class Fit(nn.Module):
             theta.addcdiv_(first * rate, second.sqrt().add_(epsilon), value=-1.0)
 
     def rate(self, net: Network, t: int) -> float:
-        """The step size after t observations."""
+        """The step size after t observations.
+
+        `theory` is one over the largest curvature: lam / scale^2 of the ridge, |g|^2 of each point. At the start
+        |g|^2 is m L on unit contexts (m = 1 / scale^2), and for sigma_s in an `ntk` network a sum over its layers.
+        """
         if isinstance(self.lr, str):  # eta = 1 / (m lam + m L t): NeuralTS Theorem 3.5, Neural-ES Theorem 5.11
-            eta = 1.0 / (net.width * (self.lam + net.depth * t))
+            eta = net.scale**2 / (self.lam + net.slope * t)
             return eta * t if self.mean else eta
         return float(self.lr)
 
