@@ -64,19 +64,24 @@ class Levels(Dual):
         """g^T U_l^-1 g of each level.    (R, n, p) -> (R, levels, n)"""
         squared = g.square().unsqueeze(1).expand(-1, self.levels, -1)
         if self.n:
-            member = one_hot(self.labels[:, : self.n], self.levels).double()  # (R, played, levels)
+            member = one_hot(self.labels[:, : self.n], self.levels + 1)[..., :-1].double()  # (R, played, levels)
             squared = squared - torch.bmm(self._project(g).square(), member).mT
         return squared / self.lam
 
     def put(self, g: Gradient, weight: Tensor, level: Tensor) -> None:
-        """U_l <- U_l + weight g g^T for n points, each in its level.    (R, n, p), (R, n), (R, n)"""
+        """U_l <- U_l + weight g g^T for n points, each in its level.    (R, n, p), (R, n), (R, n)
+
+        Level `levels` is none of them: a point that is kept in no matrix, with weight 0.
+        """
         with torch.no_grad(), torch.autocast(self.gain.device.type, enabled=False):
             g = g.double()
             for i in range(g.points):
                 own = level[:, i : i + 1]
                 corner = self._append(g.point(i), weight[:, i].double(), self.labels[:, : self.n] == own)
                 self.labels[:, self.n - 1 : self.n] = own
-                self.gain.scatter_add_(1, own, (corner.log() - math.log(self.lam)).unsqueeze(1))
+                self.gain.scatter_add_(
+                    1, own.clamp_max(self.levels - 1), (corner.log() - math.log(self.lam)).unsqueeze(1)
+                )
 
     def add(self, g: Gradient, weight: Tensor) -> None:
         raise TypeError("Levels.put says which level a point is of.")

@@ -102,6 +102,10 @@ class BanditModule(L.LightningModule):
     def score(self, contexts: Tensor) -> Score:
         """What each arm is worth in round `self.round + 1`.    (R, q, K, d) -> Score of (R, q, K)"""
 
+    def score_among(self, contexts: Tensor, allowed: Tensor) -> Score:
+        """The same where only some arms may be played, for rules that look at all.    (R, q, K, d), (R, q, K)"""
+        return self.score(contexts)
+
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         """Take in q observations a replica.    (R, q, K, d), (R, q), (R, q), and weights of (R, q)"""
 
@@ -138,7 +142,7 @@ class BanditModule(L.LightningModule):
         x = self._contexts(contexts, "act")
         R, q, K, _ = x.shape
         allowed = self._mask(mask, x)
-        s = self.score(x)
+        s = self.score(x) if allowed is None else self.score_among(x, allowed)
         best = s.mean if exploit and s.mean is not None else s.score
         values = best if allowed is None else best.masked_fill(~allowed, -torch.inf)
         if values.device.type == "cpu" and bool(values.isnan().any()):

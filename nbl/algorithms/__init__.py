@@ -5,15 +5,18 @@ from nbl.algorithms.ensemble import NeuralES, NeuralPHE
 from nbl.algorithms.glm import GLMES, GLMFPL, GLMTSL, GLMUCB
 from nbl.algorithms.kernel import KernelTS, KernelUCB
 from nbl.algorithms.linear import LinES, LinPHE, LinTS, LinUCB
+from nbl.algorithms.neural_gcb import NeuralGCB
 from nbl.algorithms.neural_linear import NeuralLinear
 from nbl.algorithms.neural_ts import NeuralTS
-from nbl.algorithms.neural_ucb import NeuralUCB
+from nbl.algorithms.neural_ucb import BatchedNeuralUCB, NeuralUCB
+from nbl.algorithms.sup_neural_ucb import SupNeuralUCB
 
 __all__ = [
     "GLMES",
     "GLMFPL",
     "GLMTSL",
     "GLMUCB",
+    "BatchedNeuralUCB",
     "EpsilonGreedy",
     "KernelTS",
     "KernelUCB",
@@ -22,9 +25,11 @@ __all__ = [
     "LinTS",
     "LinUCB",
     "NeuralES",
+    "NeuralGCB",
     "NeuralLinear",
     "NeuralPHE",
     "NeuralTS",
     "NeuralUCB",
+    "SupNeuralUCB",
     "Uniform",
 ]
