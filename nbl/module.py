@@ -106,6 +106,10 @@ class BanditModule(L.LightningModule):
     def score(self, contexts: Tensor) -> Score:
         """What each arm is worth in round `self.round + 1`.    (R, q, K, d) -> Score of (R, q, K)"""
 
+    def score_among(self, contexts: Tensor, allowed: Tensor) -> Score:
+        """The same where only some arms may be played, for rules that look at all.    (R, q, K, d), (R, q, K)"""
+        return self.score(contexts)
+
     def rank(self, score: Score, exploit: bool, allowed: Tensor | None) -> Tensor:
         """What is maximised: over arms, (R, q, K), in a duel over pairs, (R, q, K, K); -inf is never played."""
         best = score.mean if exploit and score.mean is not None else score.score
@@ -147,7 +151,7 @@ class BanditModule(L.LightningModule):
         x = self._contexts(contexts, "act")
         R, q, K, _ = x.shape
         allowed = self._mask(mask, x)
-        s = self.score(x)
+        s = self.score(x) if allowed is None else self.score_among(x, allowed)
         ranked = self.rank(s, exploit, allowed)
         values = ranked.flatten(2)
         if values.device.type == "cpu" and any(v is not None and bool(v.isnan().any()) for v in (values, s.mean)):

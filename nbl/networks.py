@@ -47,6 +47,7 @@ class Network(nn.Module, ABC):
         theta, theta0: parameters now and at the start, (R * M, p).
         scale: features are gradients times this (1 / sqrt(m), or 1 where the paper has no m).
         centered: whether f(x; theta_0) is subtracted.
+        slope: |features|^2 at the start, on unit contexts and at infinite width: L for ReLUs.
     """
 
     theta: nn.Parameter
@@ -56,6 +57,10 @@ class Network(nn.Module, ABC):
     scale: float = 1.0
     centered: bool = False
     copies = 1  # evaluations an observation takes
+
+    @property
+    def slope(self) -> float:
+        return float(self.depth)
 
     def __init__(self, replicas: int, members: int, size: int) -> None:
         super().__init__()
@@ -167,6 +172,11 @@ class MLP(Network):
             "zhou": [1.0] * (depth - 1) + [math.sqrt(width)],
             "ntk": [1.0] + [inner] * (depth - 1),
         }.get(kind, [1.0] * (depth - 2) + [math.sqrt(width), 1.0])
+
+    @property
+    def slope(self) -> float:
+        s = self.power
+        return sum((s * s / (2 * s - 1)) ** layer for layer in range(self.depth)) if self.kind == "ntk" else self.depth
 
     def prepare(self, x: Tensor) -> Tensor:
         return torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
@@ -320,7 +330,7 @@ class Pairs:
         self.net, self.theta, self.theta0 = net, net.theta, net.theta0
         self.replicas, self.members = net.replicas, net.members
         self.width, self.depth, self.centered = net.width, net.depth, net.centered
-        self.unpack = net.unpack
+        self.scale, self.slope, self.unpack = net.scale, net.slope, net.unpack
 
     def prepare(self, x: Tensor) -> Tensor:
         """(B, n, 2 d) -> (B, 2 n, d')"""

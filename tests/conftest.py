@@ -12,22 +12,28 @@ from nbl.algorithms import (
     GLMFPL,
     GLMTSL,
     GLMUCB,
+    BatchedNeuralUCB,
     EpsilonGreedy,
+    KernelTS,
+    KernelUCB,
     LinES,
     LinPHE,
     LinTS,
     LinUCB,
     NeuralES,
+    NeuralGCB,
     NeuralLinear,
     NeuralPHE,
     NeuralTS,
     NeuralUCB,
+    SupNeuralUCB,
     Uniform,
 )
 
 torch.set_num_threads(1)
 
 SMALL = {"net": {"width": 8}, "fit": {"steps": 3, "ridge": 1.0}}
+LEVELS = {"net": {"kind": "ntk", "width": 8}, "fit": {"steps": 3, "ridge": 1.0}, "levels": 5, "lam": 0.1}
 ALGORITHMS = {
     "neural_ucb": (NeuralUCB, {**SMALL, "nu": 0.3}),
     "neural_ucb_diagonal": (NeuralUCB, {**SMALL, "nu": 0.3, "design": "diagonal"}),
@@ -57,6 +63,13 @@ ALGORITHMS = {
     "glm_tsl": (GLMTSL, {}),
     "glm_fpl": (GLMFPL, {}),
     "neural_phe": (NeuralPHE, {**SMALL}),
+    "kernel_ucb": (KernelUCB, {"kernel": {"kind": "rbf"}, "keep": 150}),
+    "ntk_ts": (KernelTS, {"kernel": {"kind": "ntk", "power": 2}, "nu": 0.3}),
+    "neural_gcb": (NeuralGCB, {**LEVELS, "sigma0": 4.0, "eta0": 4.0, "alpha0": 0.2}),
+    "batched_neural_gcb": (NeuralGCB, {**LEVELS, "sigma0": 4.0, "alpha0": 0.2, "batch": {"first": 2, "factor": 2}}),
+    "adaptive_neural_gcb": (NeuralGCB, {**LEVELS, "sigma0": 4.0, "alpha0": 0.2, "batch": {"logdet": 1.5}}),
+    "sup_neural_ucb": (SupNeuralUCB, {**LEVELS, "beta": 0.2}),
+    "batched_neural_ucb": (BatchedNeuralUCB, {**SMALL, "nu": 0.3, "retrain": {"logdet": 2.0}}),
     "uniform": (Uniform, {}),
 }
 

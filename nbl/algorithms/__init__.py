@@ -3,13 +3,16 @@
 from nbl.algorithms.baselines import EpsilonGreedy, Uniform
 from nbl.algorithms.ensemble import NeuralES, NeuralPHE
 from nbl.algorithms.glm import GLMES, GLMFPL, GLMTSL, GLMUCB
+from nbl.algorithms.kernel import KernelTS, KernelUCB
 from nbl.algorithms.linear import LinES, LinPHE, LinTS, LinUCB
 from nbl.algorithms.linear_duels import VACDB, CoLSTIM, MaxInP
 from nbl.algorithms.ndb import NDB
+from nbl.algorithms.neural_gcb import NeuralGCB
 from nbl.algorithms.neural_linear import NeuralLinear
 from nbl.algorithms.neural_ts import NeuralTS
-from nbl.algorithms.neural_ucb import NeuralUCB
+from nbl.algorithms.neural_ucb import BatchedNeuralUCB, NeuralUCB
 from nbl.algorithms.nvldb import NVLDB
+from nbl.algorithms.sup_neural_ucb import SupNeuralUCB
 
 __all__ = [
     "GLMES",
@@ -19,17 +22,22 @@ __all__ = [
     "NDB",
     "NVLDB",
     "VACDB",
+    "BatchedNeuralUCB",
     "CoLSTIM",
     "EpsilonGreedy",
+    "KernelTS",
+    "KernelUCB",
     "LinES",
     "LinPHE",
     "LinTS",
     "LinUCB",
     "MaxInP",
     "NeuralES",
+    "NeuralGCB",
     "NeuralLinear",
     "NeuralPHE",
     "NeuralTS",
     "NeuralUCB",
+    "SupNeuralUCB",
     "Uniform",
 ]
