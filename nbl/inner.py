@@ -81,15 +81,19 @@ class Fit(nn.Module):
     last: Tensor
 
     @torch.no_grad()
-    def forward(self, net: Network, data: Data, t: int, who: Tensor | None = None) -> None:
-        """Train on the data of t observations; `who` (R,) masks the replicas that train."""
+    def forward(self, net: Network, data: Data, t: int, who: Tensor | None = None, lam: Tensor | None = None) -> None:
+        """Train on the data of t observations; `who` (R,) masks the replicas that train.
+
+        `lam` (R,) is a lambda of each replica's own, where it moves: the ridge is then m lam.
+        """
         everyone = torch.arange(net.replicas, device=net.theta.device)
         replicas = everyone if who is None else everyone[who]
         if not len(replicas):
             return
         n = data.inputs.shape[1]
         size = n * (data.inputs.shape[2] + 3 * net.width * (net.depth - 1)) * net.members
-        trained = [self._train(net, data, t, chunk) for chunk in torch.split(replicas, max(1, CHUNK // max(size, 1)))]
+        chunks = torch.split(replicas, max(1, CHUNK // max(size, 1)))
+        trained = [self._train(net, data, t, chunk, lam) for chunk in chunks]
         theta, moments, last = (
             torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
         )
@@ -103,7 +107,9 @@ class Fit(nn.Module):
         net.theta[rows], self.moments[:, rows], self.last[replicas] = theta, moments, last
         self.taken[rows] = (self.taken[rows] if self.warm else 0.0) + self.steps
 
-    def _train(self, net: Network, data: Data, t: int, replicas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _train(
+        self, net: Network, data: Data, t: int, replicas: Tensor, lam: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """J steps for some replicas. Returns their weights, their optimiser's state and their loss."""
         rows = self._rows(net, replicas)
         start = net.theta0[rows]
@@ -116,7 +122,9 @@ class Fit(nn.Module):
         weights = data.weights[replicas].repeat_interleave(net.members, 0)
         offset = net.evaluate(net.unpack(start), x)[0] if net.centered else None
         shrink = 1.0 / t if self.mean else 1.0
-        ridge, lr = self.ridge * shrink, self.rate(net, t)
+        own = None if lam is None else lam[replicas].repeat_interleave(net.members).unsqueeze(1).to(theta)  # (B, 1)
+        ridge = self.ridge * shrink if own is None else net.width * own * shrink
+        lr = self.rate(net, t, own)
         scaled, grad = weights * shrink, torch.empty_like(theta)
         now, into = net.unpack(theta), net.unpack(grad)
         rates, roots = self._corrections(taken, lr)
@@ -124,20 +132,23 @@ class Fit(nn.Module):
             out, kept = net.evaluate(now, x)
             out = out if offset is None else out - offset
             net.pullback(now, kept, self.loss.derivative(out, y) * scaled, into)
-            grad.add_(theta, alpha=ridge)
-            if self.to_start:
-                grad.sub_(start, alpha=ridge)
+            if isinstance(ridge, Tensor):
+                grad.add_((theta - start if self.to_start else theta) * ridge)
+            else:
+                grad.add_(theta, alpha=ridge)
+                if self.to_start:
+                    grad.sub_(start, alpha=ridge)
             self._step(theta, grad, moments, rates[step], roots[step])
         out = net.evaluate(now, x)[0]
         out = out if offset is None else out - offset
         total = (self.loss.value(out, y) * weights).sum(-1).view(len(replicas), -1) + data.rest[replicas]
         return theta, moments, total / t
 
-    def _corrections(self, taken: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+    def _corrections(self, taken: Tensor, lr: float | Tensor) -> tuple[Tensor, Tensor]:
         """Step sizes and epsilons of the coming steps, with Adam's bias corrections.    (B, 1) -> (J, B, 1) twice"""
         steps = taken + torch.arange(1, self.steps + 1, device=taken.device).view(-1, 1, 1)
         if self.optimizer != "adam":
-            return torch.full_like(steps, lr), steps
+            return torch.ones_like(steps) * lr, steps
         root = (1.0 - 0.999**steps).sqrt()
         return lr * root / (1.0 - 0.9**steps), 1e-8 * root
 
@@ -152,10 +163,10 @@ class Fit(nn.Module):
             second = moments[1].mul_(0.999).addcmul_(grad, grad, value=0.001)
             theta.addcdiv_(first * rate, second.sqrt().add_(epsilon), value=-1.0)
 
-    def rate(self, net: Network, t: int) -> float:
+    def rate(self, net: Network, t: int, lam: Tensor | None = None) -> float | Tensor:
         """The step size after t observations."""
         if isinstance(self.lr, str):  # eta = 1 / (m lam + m L t): NeuralTS Theorem 3.5, Neural-ES Theorem 5.11
-            eta = 1.0 / (net.width * (self.lam + net.depth * t))
+            eta = 1.0 / (net.width * ((self.lam if lam is None else lam) + net.depth * t))
             return eta * t if self.mean else eta
         return float(self.lr)
 

@@ -61,6 +61,7 @@ class BanditModule(L.LightningModule):
     coarse: torch.dtype | None = None  # a precision in which nothing can be learnt, if the networks are in one
     exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
+    bernoulli = False  # True where the likelihood is a coin's: an observed reward lies in [0, 1]
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
 
     def __init__(
@@ -345,6 +346,13 @@ class BanditModule(L.LightningModule):
             r = int((~reward.isfinite()).nonzero()[0, 0])
             raise NblError(
                 f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."
+            )
+        if self.bernoulli and not bool(((reward >= 0) & (reward <= 1)).all()):
+            bad = (reward < 0) | (reward > 1)
+            raise NblError(
+                f"observe: reward of replica {int(bad.nonzero()[0, 0])} is {float(reward[bad][0]):g}, but "
+                f"{type(self).__name__} is for rewards from 0 to 1 (a coin's likelihood). Scale them, or take an "
+                "algorithm for real rewards, such as NeuralUCB."
             )
         for weight in weights:
             if not bool(((weight >= 0) & weight.isfinite()).all()):

@@ -12,22 +12,43 @@ from nbl.algorithms import (
     GLMFPL,
     GLMTSL,
     GLMUCB,
+    NCBFUCB,
+    AdaOFUECOLog,
     EpsilonGreedy,
     LinES,
     LinPHE,
     LinTS,
     LinUCB,
+    LogisticUCB1,
     NeuralES,
     NeuralLinear,
+    NeuralLogTS1,
+    NeuralLogTS2,
+    NeuralLogUCB1,
+    NeuralLogUCB2,
     NeuralPHE,
     NeuralTS,
     NeuralUCB,
     Uniform,
 )
+from nbl.envs import LogH6, ZhouH1
 
 torch.set_num_threads(1)
 
 SMALL = {"net": {"width": 8}, "fit": {"steps": 3, "ridge": 1.0}}
+THEORY = {
+    "theory": True,
+    "net": {"kind": "zhou", "width": 8},
+    "fit": {
+        "optimizer": "gd",
+        "lr": "theory",
+        "steps": 5,
+        "scale": "sum",
+        "ridge": None,
+        "towards": "start",
+        "start": "cold",
+    },
+}
 ALGORITHMS = {
     "neural_ucb": (NeuralUCB, {**SMALL, "nu": 0.3}),
     "neural_ucb_diagonal": (NeuralUCB, {**SMALL, "nu": 0.3, "design": "diagonal"}),
@@ -57,6 +78,17 @@ ALGORITHMS = {
     "glm_tsl": (GLMTSL, {}),
     "glm_fpl": (GLMFPL, {}),
     "neural_phe": (NeuralPHE, {**SMALL}),
+    "neural_log_ucb_1": (NeuralLogUCB1, {**SMALL, "nu": 0.1, "design": "diagonal", "retrain": {"every": 7}}),
+    "neural_log_ucb_2": (NeuralLogUCB2, {**SMALL, "nu": 0.1}),
+    "neural_log_ts_1": (NeuralLogTS1, {**SMALL, "nu": 0.1}),
+    "neural_log_ts_2": (NeuralLogTS2, {**SMALL, "nu": 0.1, "design": "diagonal"}),
+    "ncbf_ucb": (NCBFUCB, {**SMALL, "nu": 0.1}),
+    "neural_log_ucb_1_paper": (NeuralLogUCB1, {**THEORY, "nu": 1e-3, "design": "dual"}),
+    "neural_log_ucb_2_paper": (NeuralLogUCB2, {**THEORY, "nu": 1e-3}),
+    "ncbf_ucb_paper": (NCBFUCB, {**THEORY, "nu": 1e-3}),
+    "logistic_ucb_1": (LogisticUCB1, {"nu": 0.1}),
+    "ada_ofu_ecolog": (AdaOFUECOLog, {"nu": 0.1}),
+    "ada_ofu_ecolog_paper": (AdaOFUECOLog, {"nu": 0.1, "theory": True}),
     "uniform": (Uniform, {}),
 }
 
@@ -69,7 +101,11 @@ def algorithm(request):
     def make(**problem):
         return cls(**{"dim": 5, **options, **problem})
 
-    make.cls = cls
+    def environment(replicas=3, seed=0):
+        """Rewards that it takes: coins where its likelihood is a coin's."""
+        return (LogH6 if cls.bernoulli else ZhouH1)(arms=4, dim=5, replicas=replicas, seed=seed)
+
+    make.cls, make.environment = cls, environment
     return make
 
 

@@ -11,6 +11,7 @@ from nbl import design as designs
 from nbl import inner, networks, schedule
 from nbl.gradient import Gradient
 from nbl.history import ArmHistory, Data, History, take
+from nbl.losses import Loss
 from nbl.module import BanditModule, Weight
 from nbl.networks import Net
 from nbl.types import NblError
@@ -28,6 +29,8 @@ class NeuralBandit(BanditModule):
         members: networks a replica.
         **problem: dim, arms, replicas, seed, horizon, fixed_arms: see `BanditModule`.
     """
+
+    loss: Loss | None = None  # what is minimised; None: squares
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class NeuralBandit(BanditModule):
         """The networks, how they are trained, and what on."""
         self.net = networks.build(self.options["net"], self.dim, self.replicas, self.members).to(self.placed)
         self.net.initialise(self.streams, self.phase)
-        self.fit = inner.build(self.options["fit"], self.net, self.lam).to(self.placed)
+        self.fit = inner.build(self.options["fit"], self.net, self.lam, self.loss).to(self.placed)
         self.history: History | ArmHistory
         if self.fixed_arms and self.options["history"] != "full":
             assert self.arms is not None
@@ -75,7 +78,7 @@ class NeuralBandit(BanditModule):
         due = self.schedule.due(self.history.n, self.logdet())
         if isinstance(due, Tensor) or due:
             who = due if isinstance(due, Tensor) else None
-            self.fit(self.net, self.training_data(), self.history.n, who)
+            self.fit(self.net, self.training_data(), self.history.n, who, self.ridge())
             self.trained()
 
     def trained(self) -> None:
@@ -84,6 +87,10 @@ class NeuralBandit(BanditModule):
     def training_data(self) -> Data:
         """What the network is trained on."""
         return self.history.data()
+
+    def ridge(self) -> Tensor | None:
+        """lambda of the loss, where it moves and each replica has its own.    -> (R,)"""
+        return None
 
     def logdet(self) -> Tensor | None:
         """How much the confidence matrix has grown, where there is one.    -> (R,)"""
@@ -99,7 +106,7 @@ class NeuralBandit(BanditModule):
         self.net.initialise(self.streams, self.phase)
         self.fit.reset()
         for _ in range(min(self.history.n, 100) if self.fit.warm else min(self.history.n, 1)):
-            self.fit(self.net, self.history.data(), self.history.n)
+            self.fit(self.net, self.history.data(), self.history.n, None, self.ridge())
 
     def diagnostics(self) -> dict[str, Tensor]:
         return {"fit/loss": self.fit.last.mean(-1)}
@@ -167,8 +174,13 @@ class GradientBandit(NeuralBandit):
     def _grow(self) -> None:
         """U <- U + w g g^T / m for what is pending."""
         if self.pending.shape[1]:
-            self.design.update(self.features(self.pending[..., :-1]), self.pending[..., -1])
+            x = self.pending[..., :-1]
+            self.design.update(self.features(x), self.weigh(x, self.pending[..., -1]))
             self.pending = self.pending[:, :0]
+
+    def weigh(self, x: Tensor, given: Tensor) -> Tensor:
+        """The weights w in U, from those given to `observe`.    (R, n, d), (R, n) -> (R, n)"""
+        return given
 
     def logdet(self) -> Tensor:
         return self.design.logdet()

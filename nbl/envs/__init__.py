@@ -1,7 +1,8 @@
-"""Environments: where rounds come from. `ENVIRONMENTS` has the synthetic ones by the short name that recipes use."""
+"""Environments: where rounds come from. `ENVIRONMENTS` has those with Gaussian noise, by their recipes' names."""
 
 from nbl.envs.base import Environment
 from nbl.envs.classification import Classification
+from nbl.envs.logistic import LogH1, LogH2, LogH3, LogH4, LogH5, LogH6, LogisticPool
 from nbl.envs.synthetic import (
     Distance,
     FixedArms,
@@ -40,7 +41,14 @@ __all__ = [
     "GcbH2",
     "GcbH3",
     "Linear",
+    "LogH1",
+    "LogH2",
+    "LogH3",
+    "LogH4",
+    "LogH5",
+    "LogH6",
     "Logistic",
+    "LogisticPool",
     "Quadratic",
     "SphereContexts",
     "ZhouH1",
