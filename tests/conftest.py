@@ -85,7 +85,6 @@ ALGORITHMS = {
     "ncbf_ucb": (NCBFUCB, {**SMALL, "nu": 0.1}),
     "neural_log_ucb_1_paper": (NeuralLogUCB1, {**THEORY, "nu": 1e-3, "design": "dual"}),
     "neural_log_ucb_2_paper": (NeuralLogUCB2, {**THEORY, "nu": 1e-3}),
-    "ncbf_ucb_paper": (NCBFUCB, {**THEORY, "nu": 1e-3}),
     "logistic_ucb_1": (LogisticUCB1, {"nu": 0.1}),
     "ada_ofu_ecolog": (AdaOFUECOLog, {"nu": 0.1}),
     "ada_ofu_ecolog_paper": (AdaOFUECOLog, {"nu": 0.1, "theory": True}),

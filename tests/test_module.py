@@ -55,7 +55,7 @@ def test_every_algorithm_meets_the_same_rewards(play):
 
 def test_act_is_pure(algorithm, play):
     """Scoring twice, in eval mode, exploiting in between: the same answer, and no state changes."""
-    module, env = algorithm(replicas=R), environment()
+    module, env = algorithm(replicas=R), algorithm.environment()
     play(module, env, 12)
     contexts, before = env.contexts(13), snapshot(module)
     first = module.act(contexts)
