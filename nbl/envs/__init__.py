@@ -2,7 +2,9 @@
 
 from nbl.envs.base import Environment
 from nbl.envs.classification import Classification
+from nbl.envs.logged import Logged, LoggedReplay
 from nbl.envs.logistic import LogH1, LogH2, LogH3, LogH4, LogH5, LogH6, LogisticPool
+from nbl.envs.open_bandit import OpenBandit
 from nbl.envs.synthetic import (
     Distance,
     FixedArms,
@@ -47,8 +49,11 @@ __all__ = [
     "LogH4",
     "LogH5",
     "LogH6",
+    "Logged",
+    "LoggedReplay",
     "Logistic",
     "LogisticPool",
+    "OpenBandit",
     "Quadratic",
     "SphereContexts",
     "ZhouH1",
