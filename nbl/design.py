@@ -68,6 +68,23 @@ class Design(State, ABC):
     def reset(self) -> None:
         """Back to U = lam I."""
 
+    def scaled(self, factor: Tensor) -> dict[str, Tensor]:
+        """The buffers of lam I + factor (U - lam I), computed afresh from what is in U.    (R,)"""
+        raise NblError(f"{type(self).__name__} cannot change its ridge; take design=dual, full or diagonal.")
+
+    @torch.no_grad()
+    def rescale(self, factor: Tensor, who: Tensor) -> None:
+        """U <- lam I + factor (U - lam I) in the replicas `who`: what a ridge that moves asks for.    (R,), (R,) bool
+
+        lam_t I + sum w g g^T is (lam_t / lam) (lam I + sum w (lam / lam_t) g g^T). Costs O(p) for Diagonal, a new
+        Cholesky factor, O(n^3), for Dual, and an inverse, O(p^3), for Full.
+        """
+        with torch.autocast(self.gain.device.type, enabled=False):
+            for name, new in self.scaled(torch.where(who, factor, 1.0).double()).items():
+                old: Tensor = getattr(self, name)
+                part = old[tuple(slice(0, s) for s in new.shape)]
+                part.copy_(torch.where(who.view(-1, *[1] * (new.ndim - 1)), new, part))
+
     @torch.no_grad()
     def width(self, g: Gradient) -> Tensor:
         """sqrt(g^T U^-1 g).    (R, n, p) -> (R, n)"""
@@ -151,6 +168,10 @@ class Diagonal(Design):
         self.gain += (new / self.diagonal).log().sum(-1)
         self.diagonal.copy_(new)
 
+    def scaled(self, factor: Tensor) -> dict[str, Tensor]:
+        new = self.lam + factor[:, None] * (self.diagonal - self.lam)
+        return {"diagonal": new, "gain": (new / self.lam).log().sum(-1)}
+
     def reset(self) -> None:
         self.diagonal.fill_(self.lam)
         self.gain.zero_()
@@ -188,6 +209,12 @@ class Full(Design):
         u = u * (weight / (1.0 + growth)).sqrt()[:, None, None]
         self.inverse.baddbmm_(u.mT, u, alpha=-1.0)
         self.gain += growth.log1p()
+
+    def scaled(self, factor: Tensor) -> dict[str, Tensor]:
+        ridge = self.lam * torch.eye(self.size, dtype=torch.float64, device=self.inverse.device)
+        new = ridge + factor[:, None, None] * (torch.linalg.inv(self.inverse) - ridge)
+        gain = torch.linalg.slogdet(new / self.lam).logabsdet
+        return {"inverse": torch.linalg.inv(new), "gain": gain}
 
     def reset(self) -> None:
         self.inverse.copy_(torch.eye(self.size, dtype=torch.float64, device=self.inverse.device) / self.lam)
@@ -271,6 +298,17 @@ class Dual(Design):
             getattr(self, f"a_{index}")[:, self.n] = a[:, 0]
             getattr(self, f"d_{index}")[:, self.n] = d[:, 0]
 
+    def scaled(self, factor: Tensor) -> dict[str, Tensor]:
+        n = self.n
+        if not n:
+            return {}
+        roots = self.roots[:, :n] * factor.sqrt()[:, None]
+        kernel = self.played().gram(self.played()) * roots[:, :, None] * roots[:, None]
+        eye = torch.eye(n, dtype=torch.float64, device=roots.device)
+        lower = root(kernel + self.lam * eye, self.lam)
+        gain = 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1) - n * math.log(self.lam)
+        return {"roots": roots, "factor": torch.linalg.solve_triangular(lower, eye, upper=False), "gain": gain}
+
     def reset(self) -> None:
         self.n = 0
         self.gain.zero_()
@@ -316,6 +354,9 @@ class Auto(Design):
         self.form.add(g, weight)
         if isinstance(self.form, Dual) and self.turn is not None and self.form.n >= self.turn:
             self.form = self.form.full()
+
+    def rescale(self, factor: Tensor, who: Tensor) -> None:
+        self.form.rescale(factor, who)
 
     def logdet(self) -> Tensor:
         return self.form.gain

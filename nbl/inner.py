@@ -84,19 +84,26 @@ class Fit(nn.Module):
     last: Tensor
 
     @torch.no_grad()
-    def forward(self, net: Network | Pairs, data: Data, t: int, who: Tensor | None = None) -> None:
-        """Train on the data of t observations; `who` (R,) masks the replicas that train."""
+    def forward(
+        self, net: Network | Pairs, data: Data, t: int, who: Tensor | None = None, lam: Tensor | None = None
+    ) -> None:
+        """Train on the data of t observations; `who` (R,) masks the replicas that train.
+
+        `lam` (R,) is a lambda of each replica's own, where it moves: the ridge is then m lam.
+        """
         everyone = torch.arange(net.replicas, device=net.theta.device)
         replicas = everyone if who is None else everyone[who]
         members = torch.arange(net.members, device=replicas.device)
-        self._fit(net, data, t, replicas, (replicas[:, None] * net.members + members).view(-1, net.members))
+        self._fit(net, data, t, replicas, (replicas[:, None] * net.members + members).view(-1, net.members), lam)
 
     @torch.no_grad()
     def some(self, net: Network, data: Data, t: Tensor, rows: Tensor) -> None:
         """Train some networks, rows of theta, each on its own data of t observations.    B of each"""
         self._fit(net, data, t, torch.arange(len(rows), device=rows.device), rows.unsqueeze(1))
 
-    def _fit(self, net: Network | Pairs, data: Data, t: int | Tensor, sets: Tensor, rows: Tensor) -> None:
+    def _fit(
+        self, net: Network | Pairs, data: Data, t: int | Tensor, sets: Tensor, rows: Tensor, lam: Tensor | None = None
+    ) -> None:
         """Train the networks `rows` (B, M) on the data sets `sets` (B,), chunk by chunk, and keep what they learn."""
         if not len(sets):
             return
@@ -104,7 +111,7 @@ class Fit(nn.Module):
         each *= data.inputs.shape[2] + 3 * net.copies * net.width * (net.depth - 1)
         size = max(1, CHUNK // max(n * each, 1))
         trained = [
-            self._train(net, data, t if isinstance(t, int) else t[some].unsqueeze(1), some, which)
+            self._train(net, data, t if isinstance(t, int) else t[some].unsqueeze(1), some, which, lam)
             for some, which in zip(torch.split(sets, size), torch.split(rows, size), strict=True)
         ]
         theta, moments, last = (
@@ -122,7 +129,13 @@ class Fit(nn.Module):
         self.taken[rows] = (self.taken[rows] if self.warm else 0.0) + self.steps
 
     def _train(
-        self, net: Network | Pairs, data: Data, t: int | Tensor, sets: Tensor, networks: Tensor
+        self,
+        net: Network | Pairs,
+        data: Data,
+        t: int | Tensor,
+        sets: Tensor,
+        networks: Tensor,
+        lam: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """J steps for some networks. Returns their weights, their optimiser's state and their loss."""
         rows, members = networks.flatten(), networks.shape[1]
@@ -136,7 +149,9 @@ class Fit(nn.Module):
         weights = data.weights[sets].repeat_interleave(members, 0)
         offset = net.evaluate(net.unpack(start), x)[0] if net.centered else None
         shrink = 1.0 / t if self.mean else 1.0  # a number, or (B, 1) where each network has its own t
-        ridge, lr = torch.as_tensor(self.ridge * shrink, dtype=x.dtype, device=x.device), self.rate(net, t)
+        own = None if lam is None else lam[sets].repeat_interleave(members).unsqueeze(1).to(theta)  # (B, 1)
+        ridge = self.ridge * shrink if own is None else own / net.scale**2 * shrink
+        ridge, lr = torch.as_tensor(ridge, dtype=x.dtype, device=x.device), self.rate(net, t, own)
         scaled, grad = weights * shrink, torch.empty_like(theta)
         now, into = net.unpack(theta), net.unpack(grad)
         pulled, origin, held = grad[:, self.part], start[:, self.part], theta[:, self.part]
@@ -173,14 +188,14 @@ class Fit(nn.Module):
             second = moments[1].mul_(0.999).addcmul_(grad, grad, value=0.001)
             theta.addcdiv_(first * rate, second.sqrt().add_(epsilon), value=-1.0)
 
-    def rate(self, net: Network | Pairs, t: int | Tensor) -> float | Tensor:
+    def rate(self, net: Network | Pairs, t: int | Tensor, lam: Tensor | None = None) -> float | Tensor:
         """The step size after t observations.
 
         `theory` is one over the largest curvature: lam / scale^2 of the ridge, |g|^2 of each point. At the start
         |g|^2 is m L on unit contexts (m = 1 / scale^2), and for sigma_s in an `ntk` network a sum over its layers.
         """
         if isinstance(self.lr, str):  # eta = 1 / (m lam + m L t): NeuralTS Theorem 3.5, Neural-ES Theorem 5.11
-            eta = net.scale**2 / (self.lam + net.slope * t)
+            eta = net.scale**2 / ((self.lam if lam is None else lam) + net.slope * t)
             return eta * t if self.mean else eta
         return float(self.lr)
 

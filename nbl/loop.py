@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.trainer import call
-from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from nbl.envs.base import Environment
+from nbl.envs.logged import LogEnded
 from nbl.module import BanditModule
-from nbl.types import NblError, Round
+from nbl.types import Decision, NblError, Round
 
 
 class BanditLoop(_FitLoop):
@@ -67,7 +68,12 @@ class BanditLoop(_FitLoop):
         if self.max_steps >= 0:
             end = min(end, self.max_steps)
         while rounds.processed < end and not self.trainer.should_stop:
-            self.play()
+            try:
+                self.play()
+            except LogEnded as end:
+                rank_zero_warn(f"the log has ended: {end}")
+                self.trainer.should_stop = True
+                break
             if self.trainer.received_sigterm:
                 raise SIGTERMException
         self.epoch_loop.batch_progress.is_last_batch = True
@@ -85,10 +91,11 @@ class BanditLoop(_FitLoop):
         progress.increment_started()
 
         with trainer.precision_plugin.train_step_context():
-            batch.decision = module.act(batch.contexts, mask=batch.mask)
-            if batch.arms is not None:
-                batch.decision.arms = self._forced(batch.arms, batch.decision.arms, batch.mask)
-                batch.decision.propensities = None
+            decision = self._decide(batch)
+            while (other := self.environment.again(decision.arms)) is not None:
+                batch.contexts = other
+                decision = self._decide(batch)
+            batch.decision = decision
             self.environment.allowed = batch.mask
             batch.feedback = self.environment.pull(batch.decision.arms)
             if callable(batch.weight):
@@ -111,6 +118,16 @@ class BanditLoop(_FitLoop):
         progress.increment_completed()
         trainer._logger_connector.update_train_step_metrics()
         self.epoch_loop._batches_that_stepped += 1
+
+    def _decide(self, batch: Round) -> Decision:
+        """What the algorithm plays, or a callback wants played."""
+        module = self.trainer.lightning_module
+        assert isinstance(module, BanditModule)
+        decision = module.act(batch.contexts, mask=batch.mask)
+        if batch.arms is not None:
+            decision.arms = self._forced(batch.arms, decision.arms, batch.mask)
+            decision.propensities = None
+        return decision
 
     @staticmethod
     def _forced(arms: Tensor, own: Tensor, mask: Tensor | None) -> Tensor:

@@ -86,6 +86,19 @@ class Poisson:
         return z.exp()
 
 
+class Likelihood:
+    """b(z) - y z of a family: for Logistic, the negative log-likelihood of a coin."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+
+    def value(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.family.partition(output) - target * output
+
+    def derivative(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.family.mean(output) - target
+
+
 FAMILIES: dict[str, type[Family]] = {"gaussian": Gaussian, "logistic": Logistic, "poisson": Poisson}
 
 

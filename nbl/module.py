@@ -64,6 +64,7 @@ class BanditModule(L.LightningModule):
     coarse: torch.dtype | None = None  # a precision in which nothing can be learnt, if the networks are in one
     exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
+    bernoulli = False  # True where the likelihood is a coin's: an observed reward lies in [0, 1]
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
     duel = False  # True where a decision is two arms, and feedback says whether the first one won
 
@@ -358,9 +359,17 @@ class BanditModule(L.LightningModule):
             raise NblError(
                 f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."
             )
-        if self.duel and not bool(((reward >= 0) & (reward <= 1)).all()):
-            bad = float(reward[(reward < 0) | (reward > 1)][0])
-            raise NblError(f"observe: in a duel the feedback is 1 where the first arm won and 0 else, not {bad:g}.")
+        if (self.bernoulli or self.duel) and not bool(((reward >= 0) & (reward <= 1)).all()):
+            bad = (reward < 0) | (reward > 1)
+            value, r = float(reward[bad][0]), int(bad.nonzero()[0, 0])
+            if self.duel:
+                raise NblError(
+                    f"observe: in a duel the feedback is 1 where the first arm won and 0 else, not {value:g}."
+                )
+            raise NblError(
+                f"observe: reward of replica {r} is {value:g}, but {type(self).__name__} is for rewards from 0 to 1 (a "
+                "coin's likelihood). Scale them, or take an algorithm for real rewards, such as NeuralUCB."
+            )
         for weight in weights:
             if not bool(((weight >= 0) & weight.isfinite()).all()):
                 raise NblError(f"observe: weight is {float(weight.min())}; need finite numbers, 0 or more.")

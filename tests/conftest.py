@@ -12,6 +12,8 @@ from nbl.algorithms import (
     GLMFPL,
     GLMTSL,
     GLMUCB,
+    NCBFUCB,
+    AdaOFUECOLog,
     BatchedNeuralUCB,
     EpsilonGreedy,
     KernelTS,
@@ -20,20 +22,39 @@ from nbl.algorithms import (
     LinPHE,
     LinTS,
     LinUCB,
+    LogisticUCB1,
     NeuralES,
     NeuralGCB,
     NeuralLinear,
+    NeuralLogTS1,
+    NeuralLogTS2,
+    NeuralLogUCB1,
+    NeuralLogUCB2,
     NeuralPHE,
     NeuralTS,
     NeuralUCB,
     SupNeuralUCB,
     Uniform,
 )
+from nbl.envs import LogH6, ZhouH1
 
 torch.set_num_threads(1)
 
 SMALL = {"net": {"width": 8}, "fit": {"steps": 3, "ridge": 1.0}}
 LEVELS = {"net": {"kind": "ntk", "width": 8}, "fit": {"steps": 3, "ridge": 1.0}, "levels": 5, "lam": 0.1}
+THEORY = {
+    "theory": True,
+    "net": {"kind": "zhou", "width": 8},
+    "fit": {
+        "optimizer": "gd",
+        "lr": "theory",
+        "steps": 5,
+        "scale": "sum",
+        "ridge": None,
+        "towards": "start",
+        "start": "cold",
+    },
+}
 ALGORITHMS = {
     "neural_ucb": (NeuralUCB, {**SMALL, "nu": 0.3}),
     "neural_ucb_diagonal": (NeuralUCB, {**SMALL, "nu": 0.3, "design": "diagonal"}),
@@ -70,6 +91,16 @@ ALGORITHMS = {
     "adaptive_neural_gcb": (NeuralGCB, {**LEVELS, "sigma0": 4.0, "alpha0": 0.2, "batch": {"logdet": 1.5}}),
     "sup_neural_ucb": (SupNeuralUCB, {**LEVELS, "beta": 0.2}),
     "batched_neural_ucb": (BatchedNeuralUCB, {**SMALL, "nu": 0.3, "retrain": {"logdet": 2.0}}),
+    "neural_log_ucb_1": (NeuralLogUCB1, {**SMALL, "nu": 0.1, "design": "diagonal", "retrain": {"every": 7}}),
+    "neural_log_ucb_2": (NeuralLogUCB2, {**SMALL, "nu": 0.1}),
+    "neural_log_ts_1": (NeuralLogTS1, {**SMALL, "nu": 0.1}),
+    "neural_log_ts_2": (NeuralLogTS2, {**SMALL, "nu": 0.1, "design": "diagonal"}),
+    "ncbf_ucb": (NCBFUCB, {**SMALL, "nu": 0.1}),
+    "neural_log_ucb_1_paper": (NeuralLogUCB1, {**THEORY, "nu": 1e-3, "design": "dual"}),
+    "neural_log_ucb_2_paper": (NeuralLogUCB2, {**THEORY, "nu": 1e-3}),
+    "logistic_ucb_1": (LogisticUCB1, {"nu": 0.1}),
+    "ada_ofu_ecolog": (AdaOFUECOLog, {"nu": 0.1}),
+    "ada_ofu_ecolog_paper": (AdaOFUECOLog, {"nu": 0.1, "theory": True}),
     "uniform": (Uniform, {}),
 }
 
@@ -82,7 +113,11 @@ def algorithm(request):
     def make(**problem):
         return cls(**{"dim": 5, **options, **problem})
 
-    make.cls = cls
+    def environment(replicas=3, seed=0):
+        """Rewards that it takes: coins where its likelihood is a coin's."""
+        return (LogH6 if cls.bernoulli else ZhouH1)(arms=4, dim=5, replicas=replicas, seed=seed)
+
+    make.cls, make.environment = cls, environment
     return make
 
 

@@ -28,9 +28,9 @@ def same(a, b):
 
 def test_a_replica_equals_a_run_of_its_own(algorithm, play):
     """Batch of R against R single runs with those seeds: the same arms, all of 200 rounds, in float64."""
-    together = play(algorithm(replicas=R, seed=7).double(), environment(seed=7), 200)
+    together = play(algorithm(replicas=R, seed=7).double(), algorithm.environment(seed=7), 200)
     for r in range(R):
-        alone = play(algorithm(replicas=1, seed=7 + r).double(), environment(1, 7 + r), 200)
+        alone = play(algorithm(replicas=1, seed=7 + r).double(), algorithm.environment(1, 7 + r), 200)
         assert torch.equal(together[0][:, r], alone[0][:, 0])
         torch.testing.assert_close(together[1][:, r], alone[1][:, 0])
 
@@ -55,7 +55,7 @@ def test_every_algorithm_meets_the_same_rewards(play):
 
 def test_act_is_pure(algorithm, play):
     """Scoring twice, in eval mode, exploiting in between: the same answer, and no state changes."""
-    module, env = algorithm(replicas=R), environment()
+    module, env = algorithm(replicas=R), algorithm.environment()
     play(module, env, 12)
     contexts, before = env.contexts(13), snapshot(module)
     first = module.act(contexts)
@@ -68,7 +68,7 @@ def test_act_is_pure(algorithm, play):
 
 
 def test_exploit_is_the_best_mean(algorithm, play):
-    module, env = algorithm(replicas=R), environment()
+    module, env = algorithm(replicas=R), algorithm.environment()
     play(module, env, 30)
     decision = module.act(env.contexts(31), exploit=True)
     if decision.means is None:
@@ -138,7 +138,7 @@ def test_answers_at_once_equal_answers_in_turn(algorithm):
     """n observations in one `observe` leave the same confidence matrix and the same data as n single ones."""
     if algorithm.cls in (NeuralES,) or ("members" in algorithm().hparams and algorithm().hparams["members"] > 1):
         pytest.skip("an ensemble draws its perturbations by round")
-    contexts, arms, rewards = torch.randn(6, K, D), torch.tensor([0, 1, 2, 3, 0, 1]), torch.randn(6)
+    contexts, arms, rewards = torch.randn(6, K, D), torch.tensor([0, 1, 2, 3, 0, 1]), torch.rand(6)
     at_once, in_turn = algorithm().double(), algorithm().double()
     at_once.observe(contexts, arms, rewards)
     for i in range(6):
@@ -152,7 +152,7 @@ def test_answers_at_once_equal_answers_in_turn(algorithm):
 
 def test_a_mask_forbids_arms(algorithm, play):
     """A number of arms that varies by round: a masked arm is never chosen, exploiting or not."""
-    module, env = algorithm(replicas=R), environment()
+    module, env = algorithm(replicas=R), algorithm.environment()
     for t in range(1, 30):
         mask = torch.zeros(R, K, dtype=torch.bool)
         mask[:, t % K] = mask[:, (t + 1) % K] = True
@@ -167,7 +167,7 @@ def test_a_mask_forbids_arms(algorithm, play):
 def test_restart_begins_anew(algorithm, play):
     """After a restart nothing learnt is left: data, confidence, optimiser; the random start is a new one."""
     module, fresh = algorithm(replicas=R), algorithm(replicas=R)
-    play(module, environment(), 10)
+    play(module, algorithm.environment(), 10)
     module.restart(horizon=50)
     assert module.horizon == 50 and module.round == 10
     state, clean = module.state_dict(), fresh.state_dict()
@@ -208,7 +208,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_raises_and_leaves_state_untouched(algorithm, what, play):
     module = algorithm(replicas=R)
-    play(module, environment(), 3)
+    play(module, algorithm.environment(), 3)
     before = snapshot(module)
     with pytest.raises(NblError, match=r"act:|observe:"):
         BAD[what](module)

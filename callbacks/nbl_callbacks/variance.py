@@ -20,6 +20,14 @@ class Weighting(NamedTuple):
     design: Tensor
 
 
+def weights(variance: Tensor, mode: str = "inverse", eps: float = 0.1) -> Weighting:
+    """Variances to weights, element by element; nothing is checked, so that no device is waited for."""
+    if mode == "direct":
+        return Weighting(torch.ones_like(variance), variance)
+    inverse = 1.0 / variance.sqrt().clamp_min(eps).square()
+    return Weighting(inverse, inverse)
+
+
 class VarianceWeighting(L.Callback):
     """Weighs each observation by its variance, as it is when the observation is made; later rounds do not change it.
 
@@ -92,10 +100,7 @@ class VarianceWeighting(L.Callback):
             raise ValueError(
                 f"VarianceWeighting: a variance is {bad}; need 0 or more. Usual cause: the model diverged."
             )
-        if self.mode == "direct":
-            return Weighting(torch.ones_like(variance), variance)
-        inverse = 1.0 / variance.sqrt().clamp_min(eps or self.eps or 0.0).square()
-        return Weighting(inverse, inverse)
+        return weights(variance, self.mode, eps or self.eps or 0.0)
 
     def _variance(self, module: Any, played: Any) -> Tensor:
         variance = played.feedback.extra.get("variance") if self.source != "model" else None

@@ -43,6 +43,7 @@ class NDB(Dueling, GradientBandit):
     def __init__(self, dim: int, **options: Any) -> None:
         super().__init__(dim, **options)
 
+    @property
     def loss(self) -> Duels:
         return self.likelihood
 

@@ -60,7 +60,7 @@ class NeuralBandit(BanditModule):
         """The networks, how they are trained, and what on."""
         self.net = networks.build(self.options["net"], self.dim, self.replicas, self.members).to(self.placed)
         self.net.initialise(self.streams, self.phase)
-        self.fit = inner.build(self.options["fit"], self.net, self.lam, self.loss()).to(self.placed)
+        self.fit = inner.build(self.options["fit"], self.net, self.lam, self.loss).to(self.placed)
         self.history: History | ArmHistory
         if self.duel:
             self.history = History(self.replicas, 2 * self.dim, self.members).to(self.placed)
@@ -70,8 +70,9 @@ class NeuralBandit(BanditModule):
         else:
             self.history = History(self.replicas, self.dim, self.members).to(self.placed)
 
+    @property
     def loss(self) -> Loss | None:
-        """The likelihood; None is that of Gaussian noise."""
+        """What is minimised; None: squares."""
         return None
 
     @property
@@ -87,7 +88,7 @@ class NeuralBandit(BanditModule):
         due = self.schedule.due(self.history.n, self.logdet())
         if isinstance(due, Tensor) or due:
             who = due if isinstance(due, Tensor) else None
-            self.fit(self.model, self.training_data(), self.history.n, who)
+            self.fit(self.model, self.training_data(), self.history.n, who, self.ridge())
             self.trained()
 
     def trained(self) -> None:
@@ -96,6 +97,10 @@ class NeuralBandit(BanditModule):
     def training_data(self) -> Data:
         """What the network is trained on."""
         return self.history.data()
+
+    def ridge(self) -> Tensor | None:
+        """lambda of the loss, where it moves and each replica has its own.    -> (R,)"""
+        return None
 
     def logdet(self) -> Tensor | None:
         """How much the confidence matrix has grown, where there is one.    -> (R,)"""
@@ -111,7 +116,7 @@ class NeuralBandit(BanditModule):
         self.net.initialise(self.streams, self.phase)
         self.fit.reset()
         for _ in range(min(self.history.n, 100) if self.fit.warm else min(self.history.n, 1)):
-            self.fit(self.model, self.history.data(), self.history.n)
+            self.fit(self.model, self.history.data(), self.history.n, None, self.ridge())
 
     def diagnostics(self) -> dict[str, Tensor]:
         return {"fit/loss": self.fit.last.mean(-1)}
@@ -184,8 +189,13 @@ class GradientBandit(NeuralBandit):
     def _grow(self) -> None:
         """U <- U + w g g^T / m for what is pending."""
         if self.pending.shape[1]:
-            self.design.update(self.played(self.pending[..., :-1]), self.pending[..., -1])
+            x = self.pending[..., :-1]
+            self.design.update(self.played(x), self.weigh(x, self.pending[..., -1]))
             self.pending = self.pending[:, :0]
+
+    def weigh(self, x: Tensor, given: Tensor) -> Tensor:
+        """The weights w in U, from those given to `observe`.    (R, n, d), (R, n) -> (R, n)"""
+        return given
 
     def logdet(self) -> Tensor:
         return self.design.logdet()

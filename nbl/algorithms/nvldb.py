@@ -77,6 +77,7 @@ class NVLDB(Dueling, NeuralBandit):
         self.refit, self.rebuild = refit, rebuild
         self.design = Full(self.replicas, self.net.head, lam)
 
+    @property
     def loss(self) -> Duels:
         return self.likelihood  # eq. (4)
 

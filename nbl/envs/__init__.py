@@ -1,8 +1,11 @@
-"""Environments: where rounds come from. `ENVIRONMENTS` has the synthetic ones by the short name that recipes use."""
+"""Environments: where rounds come from. `ENVIRONMENTS` has those with Gaussian noise, by their recipes' names."""
 
 from nbl.envs.base import Environment
 from nbl.envs.classification import Classification
 from nbl.envs.duels import ClassDuel, Duel, DuelCosine, DuelQuadratic, DuelSquare, PreferenceLog
+from nbl.envs.logged import Logged, LoggedReplay
+from nbl.envs.logistic import LogH1, LogH2, LogH3, LogH4, LogH5, LogH6, LogisticPool
+from nbl.envs.open_bandit import OpenBandit
 from nbl.envs.synthetic import (
     Distance,
     FixedArms,
@@ -53,7 +56,17 @@ __all__ = [
     "GcbH2",
     "GcbH3",
     "Linear",
+    "LogH1",
+    "LogH2",
+    "LogH3",
+    "LogH4",
+    "LogH5",
+    "LogH6",
+    "Logged",
+    "LoggedReplay",
     "Logistic",
+    "LogisticPool",
+    "OpenBandit",
     "PreferenceLog",
     "Quadratic",
     "SphereContexts",

@@ -78,6 +78,12 @@ class Environment(nn.Module, ABC):
         """Which arms may be played in round t, where not all of them.    -> (R, K) bool"""
         return None
 
+    def again(self, arms: Tensor) -> Tensor | None:
+        """Other contexts to ask about, where it cannot tell what these arms would have brought (a log can tell that of
+        one arm only). None: it can, so `pull`.    (R,) -> (R, K, d)
+        """
+        return None
+
     def pull(self, arms: Tensor) -> Feedback:
         """Play these arms in the open round.    (R,) -> Feedback"""
         played, regret = self._played(arms), self.regret(arms)
