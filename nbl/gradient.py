@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 
 class Gradient:
@@ -20,20 +21,26 @@ class Gradient:
     Args:
         layers: pairs of inputs a (R, n, i) and signals d (R, n, o); a layer's gradient is the o x i matrix d a^T.
             A vector that is not an outer product is the pair (vector, ones).
+        block: k (R, n) where contexts are disjoint: the first layer's gradient lies in block k of `blocks`, zeros in
+            the others, and so is orthogonal to that of a point in another block.
+        blocks: K.
     """
 
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self.layers = tuple(layers)
+    def __init__(
+        self, layers: Sequence[tuple[Tensor, Tensor]], block: Tensor | None = None, blocks: int | None = None
+    ) -> None:
+        self.layers, self.block, self.blocks = tuple(layers), block, blocks if block is not None else None
 
     @classmethod
-    def explicit(cls, vectors: Tensor) -> Gradient:
-        """From vectors written out.    (R, n, p)"""
-        return cls([(vectors, vectors.new_ones(1, 1, 1).expand(*vectors.shape[:2], 1))])
+    def explicit(cls, vectors: Tensor, block: Tensor | None = None, blocks: int | None = None) -> Gradient:
+        """From vectors written out, or from what is in their block.    (R, n, p)"""
+        return cls([(vectors, vectors.new_ones(1, 1, 1).expand(*vectors.shape[:2], 1))], block, blocks)
 
     @property
     def size(self) -> int:
         """p, the length of a gradient."""
-        return sum(a.shape[-1] * d.shape[-1] for a, d in self.layers)
+        sizes = [a.shape[-1] * d.shape[-1] for a, d in self.layers]
+        return sum(sizes) + sizes[0] * ((self.blocks or 1) - 1)
 
     @property
     def points(self) -> int:
@@ -42,9 +49,10 @@ class Gradient:
 
     def gram(self, other: Gradient) -> Tensor:
         """Inner products.    (R, n, p) x (R, n', p) -> (R, n, n')"""
-        return torch.stack(
-            [(a @ b.mT) * (d @ e.mT) for (a, d), (b, e) in zip(self.layers, other.layers, strict=True)]
-        ).sum(0)
+        parts = [(a @ b.mT) * (d @ e.mT) for (a, d), (b, e) in zip(self.layers, other.layers, strict=True)]
+        if self.block is not None and other.block is not None:
+            parts[0] = parts[0] * (self.block.unsqueeze(-1) == other.block.unsqueeze(-2))
+        return torch.stack(parts).sum(0)
 
     def square(self) -> Tensor:
         """Squared norms.    -> (R, n)"""
@@ -52,18 +60,25 @@ class Gradient:
 
     def dense(self) -> Tensor:
         """Written out.    -> (R, n, p)"""
-        return torch.cat([(d.unsqueeze(-1) * a.unsqueeze(-2)).flatten(2) for a, d in self.layers], -1)
+        parts = [(d.unsqueeze(-1) * a.unsqueeze(-2)).flatten(2) for a, d in self.layers]
+        if self.block is not None:
+            assert self.blocks is not None
+            member = one_hot(self.block, self.blocks).to(parts[0].dtype)
+            parts[0] = (member.unsqueeze(-1) * parts[0].unsqueeze(-2)).flatten(2)
+        return torch.cat(parts, -1)
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Gradient:
-        """The same function on every factor: a slice, a change of type."""
-        return Gradient([(f(a), f(d)) for a, d in self.layers])
+        """The same function on every factor: a change of type."""
+        return Gradient([(f(a), f(d)) for a, d in self.layers], self.block, self.blocks)
 
     def scaled(self, factor: float) -> Gradient:
-        return Gradient([(a, d * factor) for a, d in self.layers])
+        return Gradient([(a, d * factor) for a, d in self.layers], self.block, self.blocks)
 
     def double(self) -> Gradient:
         return self.map(Tensor.double)
 
     def point(self, index: int) -> Gradient:
         """The gradient at one point, as a set of one."""
-        return self.map(lambda x: x[:, index : index + 1])
+        one = self.map(lambda x: x[:, index : index + 1])
+        one.block = None if self.block is None else self.block[:, index : index + 1]
+        return one

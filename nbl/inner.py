@@ -111,7 +111,7 @@ class Fit(nn.Module):
         moments, taken = self.moments[:, rows].clone(), self.taken[rows]
         if not self.warm:
             moments, taken = torch.zeros_like(moments), torch.zeros_like(taken)
-        x = net.prepare(data.inputs[replicas].repeat_interleave(net.members, 0))
+        x = net.prepare(data.inputs[replicas].repeat_interleave(net.members, 0), many=True)
         y = data.targets[replicas].flatten(0, 1)
         weights = data.weights[replicas].repeat_interleave(net.members, 0)
         offset = net.evaluate(net.unpack(start), x)[0] if net.centered else None

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nbl.blocks import Blocks, split
 from nbl.gradient import Gradient
 from nbl.rng import Streams
 from nbl.types import NblError
@@ -78,8 +79,8 @@ class Network(nn.Module, ABC):
     def draw(self, streams: Streams, phase: int) -> Tensor:
         """Initial parameters, one set a replica.    -> (R, p)"""
 
-    def prepare(self, x: Tensor) -> Tensor:
-        """What is fed to the first layer.    (B, n, d) -> (B, n, d')"""
+    def prepare(self, x: Tensor, many: bool = False) -> Any:
+        """What is fed to the first layer; `many` times in training.    (B, n, d) -> (B, n, d')"""
         return x
 
     def initialise(self, streams: Streams, phase: int) -> None:
@@ -104,11 +105,12 @@ class MLP(Network):
     """Stacked multi-layer perceptrons, gradients in closed form.
 
     Args:
-        dim: d, the length of a context.
+        dim: the length of a context, zeros included.
         kind: standard, zhou or ntk (see the table above).
         width: m, neurons in a hidden layer.
         depth: L, weight matrices; 2 is one hidden layer.
         power: s of the activation max(0, u)^s.
+        blocks: K where contexts are disjoint and come as (x, k): see `nbl.blocks`. The weights are the same.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class MLP(Network):
         width: int = 50,
         depth: int = 2,
         power: int = 1,
+        blocks: int | None = None,
     ) -> None:
         if kind not in KINDS:
             raise NblError(f"net.kind={kind!r}: choose one of {', '.join(KINDS)}.")
@@ -133,7 +136,7 @@ class MLP(Network):
         self.bias = kind == "standard"
         self.shapes = [(width, into), *[(width, width)] * (depth - 2), (1, width)]  # (out, in) of each layer
         super().__init__(replicas, members, sum(o * (i + self.bias) for o, i in self.shapes))
-        self.kind, self.width, self.depth, self.power = kind, width, depth, power
+        self.kind, self.width, self.depth, self.power, self.blocks = kind, width, depth, power, blocks
         self.scale = 1.0 if kind == "ntk" else width**-0.5
         self.centered = kind != "standard"
         self.c = 2.0 / math.prod(range(1, 2 * power, 2))  # c_s = 2 / (2s-1)!!
@@ -144,8 +147,12 @@ class MLP(Network):
             "ntk": [1.0] + [inner] * (depth - 1),
         }[kind]
 
-    def prepare(self, x: Tensor) -> Tensor:
-        return torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
+    def prepare(self, x: Tensor, many: bool = False) -> Tensor | Blocks:
+        k = None
+        if self.blocks:
+            x, k = split(x)
+        x = torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
+        return x if k is None or self.blocks is None else Blocks(x, k, self.blocks, 1 + (self.kind == "zhou"), many)
 
     def unpack(self, theta: Tensor) -> Weights:
         """A layer is a matrix (out, in + bias): the bias is its last column."""
@@ -168,11 +175,11 @@ class MLP(Network):
                 weight[..., i // 2 :] = -weight[..., : i // 2]
         return theta
 
-    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def evaluate(self, weights: Weights, x: Any) -> tuple[Tensor, list[Any]]:
         """Keeps what goes into each layer, and in between max(0, z) of each hidden layer."""
         kept = [x]
         for layer, ((weight, bias), gain) in enumerate(zip(weights, self.gains, strict=True), 1):
-            z = torch.bmm(x, weight.mT)
+            z = x.times(weight) if isinstance(x, Blocks) else torch.bmm(x, weight.mT)
             if bias is not None:
                 z.add_(bias.unsqueeze(1))
             if gain != 1.0:
@@ -183,7 +190,7 @@ class MLP(Network):
                 kept += [rectified, x]
         return z.squeeze(-1), kept
 
-    def signals(self, weights: Weights, kept: list[Tensor], signal: Tensor) -> list[Tensor]:
+    def signals(self, weights: Weights, kept: list[Any], signal: Tensor) -> list[Tensor]:
         """What comes back to each layer's output before its gain.    (B, n) -> [(B, n, out)]"""
         back = signal.unsqueeze(-1)
         signals: list[Tensor] = []
@@ -205,9 +212,9 @@ class MLP(Network):
             return back * rectified * 2.0
         return back * rectified ** (self.power - 1) * float(self.power)
 
-    def pullback(self, weights: Weights, kept: list[Tensor], signal: Tensor, into: Weights) -> None:
+    def pullback(self, weights: Weights, kept: list[Any], signal: Tensor, into: Weights) -> None:
         for (weight, bias), x, back in zip(into, kept[::2], self.signals(weights, kept, signal), strict=True):
-            weight.copy_(torch.bmm(back.mT, x))
+            weight.copy_(x.outer(back) if isinstance(x, Blocks) else torch.bmm(back.mT, x))
             if bias is not None:
                 bias.copy_(back.sum(1))
 
@@ -215,8 +222,16 @@ class MLP(Network):
         weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
         out, kept = self.evaluate(weights, self.prepare(x))
         signals = self.signals(weights, kept, torch.ones_like(out))
-        pairs = [(self._with_one(a), d) for a, d in zip(kept[::2], signals, strict=True)]
-        return Gradient(pairs[-1:] if last_layer else pairs).scaled(self.scale)
+        first, block = kept[0], None
+        rest = [(self._with_one(a), d) for a, d in zip(kept[2::2], signals[1:], strict=True)]
+        if last_layer:
+            return Gradient(rest[-1:]).scaled(self.scale)
+        if isinstance(first, Blocks):  # the biases are not in a block
+            block, pairs = first.k, [(first.rows, signals[0])]
+            pairs += [(torch.ones_like(first.rows[..., :1]), signals[0])] if self.bias else []
+        else:
+            pairs = [(self._with_one(first), signals[0])]
+        return Gradient([*pairs, *rest], block, self.blocks).scaled(self.scale)
 
     def _with_one(self, a: Tensor) -> Tensor:
         return torch.cat([a, torch.ones_like(a[..., :1])], -1) if self.bias else a
@@ -281,7 +296,7 @@ class ModuleNetwork(Network):
 Net = Mapping[str, Any] | nn.Module | Callable[[], nn.Module] | None
 
 
-def build(net: Net, dim: int, replicas: int, members: int = 1) -> Network:
+def build(net: Net, dim: int, replicas: int, members: int = 1, blocks: int | None = None) -> Network:
     """`net={"kind": "standard", "width": 50}`, a module, or a function that makes one."""
     if net is not None and not isinstance(net, Mapping):
         return ModuleNetwork(net, replicas, members)
@@ -289,4 +304,4 @@ def build(net: Net, dim: int, replicas: int, members: int = 1) -> Network:
     known = ("kind", "width", "depth", "power")
     if unknown := sorted(set(options) - set(known)):
         raise NblError(f"net has no option {', '.join(unknown)}; it has {', '.join(known)}.")
-    return MLP(dim, replicas, members, **options)
+    return MLP(dim, replicas, members, blocks=blocks, **options)
