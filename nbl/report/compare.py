@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -70,11 +71,13 @@ def pairs(
 
 def two_sided(x: Array, y: Array, test: str = "t") -> float:
     """p-value of 'the two are equal on average', paired. One pair tells nothing: 1.    (n,), (n,)"""
+    if len(x) < 2:
+        return 1.0
     if test == "t":
         verdict = claims.better(x, y)
         return min(1.0, 2 * min(verdict.p_for, verdict.p_against))
     difference = x - y
-    if len(x) < 2 or not np.isfinite(difference).all() or not difference.any():
+    if not np.isfinite(difference).all() or not difference.any():
         return 1.0
     from scipy.stats import wilcoxon
 
@@ -112,6 +115,11 @@ def band(curves: Array, level: float = 0.95) -> tuple[Array, Array]:
     if n < 2:
         nothing = np.full(curves.shape[1], np.nan)
         return nothing, nothing
-    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES) / n
-    low, high = np.quantile(drawn @ curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = np.quantile(_resampled(n, RESAMPLES) @ curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high
+
+
+@lru_cache(maxsize=8)
+def _resampled(n: int, times: int) -> Array:
+    """How often each of n is drawn, as a share.    -> (times, n)"""
+    return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=times) / n

@@ -104,6 +104,7 @@ def figure(problem: Problem) -> dict[str, Any]:
         "xaxis": {"title": {"text": "round"}},
         "yaxis": {"title": {"text": f"cumulative {problem.measure}, mean and 95% band"}, "rangemode": "tozero"},
         "hovermode": "x unified",
+        "showlegend": True,
         "legend": {"orientation": "h", "y": -0.18},
         "margin": {"t": 20, "r": 20},
         "template": {"layout": {"plot_bgcolor": "#fafafa"}},

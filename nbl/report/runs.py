@@ -88,7 +88,7 @@ def find(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
             begun = f" ({len(configs)} begun, none finished)" if configs else ""
             raise NblError(
                 f"{text} holds no finished run{begun}. A run's folder has config.yaml, summary.json and "
-                "rounds.parquet, as scripts/train.py and scripts/reproduce.py leave them; any folder above such folders will do."
+                "rounds.parquet, as scripts/train.py and scripts/reproduce.py leave them; any folder above it will do."
             )
         remarks += [f"{c.parent}: not finished, left out." for c in configs if c.parent not in whole]
         found.update(dict.fromkeys(folder.resolve() for folder in whole))
