@@ -1,6 +1,6 @@
 """Confidence matrices: U = lam I + sum_i w_i g_i g_i^T, one a replica, and the width sqrt(g^T U^-1 g).
 
-Five forms behind one interface; an algorithm cannot tell which one it was given.
+Five forms behind one interface; an algorithm cannot tell which one it was given. Two more are in nbl/levels.py.
 
     Dual      exact, through the t x t kernel of what was played; never forms a p-vector
     Full      exact, p x p, Sherman-Morrison
@@ -246,11 +246,17 @@ class Dual(Design):
         return squared / self.lam
 
     def add(self, g: Gradient, weight: Tensor) -> None:
+        corner = self._append(g, weight)
+        self.gain += corner.log() - math.log(self.lam)
+
+    def _append(self, g: Gradient, weight: Tensor, with_rows: Tensor | None = None) -> Tensor:
+        """A row more, and its squared pivot (R,). `with_rows` (R, n): the kernel with all other rows counts as 0."""
         n, root = self.n, weight.sqrt()
         corner = self.lam + weight * g.square().squeeze(1)
         row = torch.zeros(self.replicas, 1, n, dtype=torch.float64, device=self.gain.device)
         if n:
             row = self._project(g) * root[:, None, None]
+            row = row if with_rows is None else row * with_rows.unsqueeze(1)
             corner = (corner - row.square().sum((-1, -2))).clamp_min(self.lam)
         pivot = corner.sqrt()
         self._keep(g)
@@ -262,8 +268,8 @@ class Dual(Design):
                 end = min(i + BAND, n)
                 new[..., :end].baddbmm_(row[..., i:end], self.factor[:, i:end, :end], alpha=-1.0)
             self.factor[:, n, :n] = (new / pivot[:, None, None]).squeeze(1)
-        self.gain += corner.log() - math.log(self.lam)
         self.n += 1
+        return corner
 
     def _keep(self, g: Gradient) -> None:
         """Store the factors of a gradient in row n; the buffers are made when the first one shows their sizes."""

@@ -30,10 +30,10 @@ class Fit(nn.Module):
 
     Args:
         optimizer: gd, momentum or adam.
-        lr: step size; `theory` is the papers' 1 / (m lam + m L t), for scale=sum.
+        lr: step size; `theory` is the papers' 1 / (m lam + m L t), for scale=sum (`ntk` networks: see `rate`).
         steps: J, full-batch steps at each retraining.
         scale: `sum` as the papers print the loss, or `mean`: loss and ridge divided by t, so that one lr serves all t.
-        ridge: strength of the penalty, against the sum of losses; None is the papers' m lam.
+        ridge: strength of the penalty, against the sum of losses; None is the papers' m lam (`ntk` networks: lam).
         towards: `start` pulls towards theta_0 (as printed), `zero` towards 0.
         start: `warm` goes on from the last weights and optimiser state, `cold` begins each retraining at theta_0.
         momentum: of the optimiser `momentum`.
@@ -69,7 +69,7 @@ class Fit(nn.Module):
                 raise NblError(f"fit.{name}={value!r}: need a number, 0 or more.")
         self.optimizer, self.lr, self.steps, self.momentum = optimizer, lr, steps, momentum
         self.mean, self.to_start, self.warm = scale == "mean", towards == "start", start == "warm"
-        self.lam, self.ridge = lam, net.width * lam if ridge is None else float(ridge)
+        self.lam, self.ridge = lam, lam / net.scale**2 if ridge is None else float(ridge)
         self.loss: Loss = loss or Squared()
         moments = {"gd": 0, "momentum": 1, "adam": 2}[optimizer]
         self.register_buffer("moments", torch.zeros(moments, *net.theta.shape))
@@ -85,38 +85,54 @@ class Fit(nn.Module):
         """Train on the data of t observations; `who` (R,) masks the replicas that train."""
         everyone = torch.arange(net.replicas, device=net.theta.device)
         replicas = everyone if who is None else everyone[who]
-        if not len(replicas):
+        members = torch.arange(net.members, device=replicas.device)
+        self._fit(net, data, t, replicas, (replicas[:, None] * net.members + members).view(-1, net.members))
+
+    @torch.no_grad()
+    def some(self, net: Network, data: Data, t: Tensor, rows: Tensor) -> None:
+        """Train some networks, rows of theta, each on its own data of t observations.    B of each"""
+        self._fit(net, data, t, torch.arange(len(rows), device=rows.device), rows.unsqueeze(1))
+
+    def _fit(self, net: Network, data: Data, t: int | Tensor, sets: Tensor, rows: Tensor) -> None:
+        """Train the networks `rows` (B, M) on the data sets `sets` (B,), chunk by chunk, and keep what they learn."""
+        if not len(sets):
             return
-        n = data.inputs.shape[1]
-        size = n * (data.inputs.shape[2] + 3 * net.width * (net.depth - 1)) * net.members
-        trained = [self._train(net, data, t, chunk) for chunk in torch.split(replicas, max(1, CHUNK // max(size, 1)))]
+        n, each = data.inputs.shape[1], rows.shape[1]
+        size = max(1, CHUNK // max(n * (data.inputs.shape[2] + 3 * net.width * (net.depth - 1)) * each, 1))
+        trained = [
+            self._train(net, data, t if isinstance(t, int) else t[some].unsqueeze(1), some, which)
+            for some, which in zip(torch.split(sets, size), torch.split(rows, size), strict=True)
+        ]
         theta, moments, last = (
             torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
         )
+        rows = rows.flatten()
         if not bool(theta.isfinite().all()):
-            bad = replicas[~theta.isfinite().view(len(replicas), -1).all(1)].tolist()
+            bad = sorted(set((rows[~theta.isfinite().all(1)] // net.members).tolist()))
+            longest = t if isinstance(t, int) else int(t.max())
             raise FitError(
-                f"training diverged after {t} observations: weights of replica(s) {bad} are not finite. "
+                f"training diverged after {longest} observations: weights of replica(s) {bad} are not finite. "
                 f"Lower `fit.lr` (now {self.lr}), or use `fit.scale=mean`. The weights from before were kept."
             )
-        rows = self._rows(net, replicas)
-        net.theta[rows], self.moments[:, rows], self.last[replicas] = theta, moments, last
+        net.theta[rows], self.moments[:, rows], self.last.view(-1)[rows] = theta, moments, last.flatten()
         self.taken[rows] = (self.taken[rows] if self.warm else 0.0) + self.steps
 
-    def _train(self, net: Network, data: Data, t: int, replicas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """J steps for some replicas. Returns their weights, their optimiser's state and their loss."""
-        rows = self._rows(net, replicas)
+    def _train(
+        self, net: Network, data: Data, t: int | Tensor, sets: Tensor, networks: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """J steps for some networks. Returns their weights, their optimiser's state and their loss."""
+        rows, members = networks.flatten(), networks.shape[1]
         start = net.theta0[rows]
         theta = net.theta[rows] if self.warm else start.clone()
         moments, taken = self.moments[:, rows].clone(), self.taken[rows]
         if not self.warm:
             moments, taken = torch.zeros_like(moments), torch.zeros_like(taken)
-        x = net.prepare(data.inputs[replicas].repeat_interleave(net.members, 0), many=True)
-        y = data.targets[replicas].flatten(0, 1)
-        weights = data.weights[replicas].repeat_interleave(net.members, 0)
+        x = net.prepare(data.inputs[sets].repeat_interleave(members, 0), many=True)
+        y = data.targets[sets].flatten(0, 1)
+        weights = data.weights[sets].repeat_interleave(members, 0)
         offset = net.evaluate(net.unpack(start), x)[0] if net.centered else None
-        shrink = 1.0 / t if self.mean else 1.0
-        ridge, lr = self.ridge * shrink, self.rate(net, t)
+        shrink = 1.0 / t if self.mean else 1.0  # a number, or (B, 1) where each network has its own t
+        ridge, lr = torch.as_tensor(self.ridge * shrink, dtype=theta.dtype, device=theta.device), self.rate(net, t)
         scaled, grad = weights * shrink, torch.empty_like(theta)
         now, into = net.unpack(theta), net.unpack(grad)
         rates, roots = self._corrections(taken, lr)
@@ -124,20 +140,20 @@ class Fit(nn.Module):
             out, kept = net.evaluate(now, x)
             out = out if offset is None else out - offset
             net.pullback(now, kept, self.loss.derivative(out, y) * scaled, into)
-            grad.add_(theta, alpha=ridge)
+            grad.addcmul_(theta, ridge)
             if self.to_start:
-                grad.sub_(start, alpha=ridge)
+                grad.addcmul_(start, ridge, value=-1.0)
             self._step(theta, grad, moments, rates[step], roots[step])
         out = net.evaluate(now, x)[0]
         out = out if offset is None else out - offset
-        total = (self.loss.value(out, y) * weights).sum(-1).view(len(replicas), -1) + data.rest[replicas]
+        total = (self.loss.value(out, y) * weights).sum(-1).view(len(sets), -1) + data.rest[sets]
         return theta, moments, total / t
 
-    def _corrections(self, taken: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+    def _corrections(self, taken: Tensor, lr: float | Tensor) -> tuple[Tensor, Tensor]:
         """Step sizes and epsilons of the coming steps, with Adam's bias corrections.    (B, 1) -> (J, B, 1) twice"""
         steps = taken + torch.arange(1, self.steps + 1, device=taken.device).view(-1, 1, 1)
         if self.optimizer != "adam":
-            return torch.full_like(steps, lr), steps
+            return torch.zeros_like(steps) + lr, steps
         root = (1.0 - 0.999**steps).sqrt()
         return lr * root / (1.0 - 0.9**steps), 1e-8 * root
 
@@ -152,22 +168,20 @@ class Fit(nn.Module):
             second = moments[1].mul_(0.999).addcmul_(grad, grad, value=0.001)
             theta.addcdiv_(first * rate, second.sqrt().add_(epsilon), value=-1.0)
 
-    def rate(self, net: Network, t: int) -> float:
-        """The step size after t observations."""
+    def rate(self, net: Network, t: int | Tensor) -> float | Tensor:
+        """The step size after t observations.
+
+        `theory` is one over the largest curvature: lam / scale^2 of the ridge, |g|^2 of each point. At the start
+        |g|^2 is m L on unit contexts (m = 1 / scale^2), and for sigma_s in an `ntk` network a sum over its layers.
+        """
         if isinstance(self.lr, str):  # eta = 1 / (m lam + m L t): NeuralTS Theorem 3.5, Neural-ES Theorem 5.11
-            eta = 1.0 / (net.width * (self.lam + net.depth * t))
+            eta = net.scale**2 / (self.lam + net.slope * t)
             return eta * t if self.mean else eta
         return float(self.lr)
 
     def reset(self) -> None:
         for buffer in (self.moments, self.taken, self.last):
             buffer.zero_()
-
-    @staticmethod
-    def _rows(net: Network, replicas: Tensor) -> Tensor:
-        """Rows of theta that belong to these replicas: all members of each."""
-        members = torch.arange(net.members, device=replicas.device)
-        return (replicas[:, None] * net.members + members).flatten()
 
 
 def build(options: dict[str, Any] | None, net: Network, lam: float, loss: Loss | None = None) -> Fit:

@@ -44,6 +44,7 @@ class Network(nn.Module, ABC):
         theta, theta0: parameters now and at the start, (R * M, p).
         scale: features are gradients times this (1 / sqrt(m), or 1 where the paper has no m).
         centered: whether f(x; theta_0) is subtracted.
+        slope: |features|^2 at the start, on unit contexts and at infinite width: L for ReLUs.
     """
 
     theta: nn.Parameter
@@ -52,6 +53,10 @@ class Network(nn.Module, ABC):
     depth: int
     scale: float = 1.0
     centered: bool = False
+
+    @property
+    def slope(self) -> float:
+        return float(self.depth)
 
     def __init__(self, replicas: int, members: int, size: int) -> None:
         super().__init__()
@@ -146,6 +151,11 @@ class MLP(Network):
             "zhou": [1.0] * (depth - 1) + [math.sqrt(width)],
             "ntk": [1.0] + [inner] * (depth - 1),
         }[kind]
+
+    @property
+    def slope(self) -> float:
+        s = self.power
+        return sum((s * s / (2 * s - 1)) ** layer for layer in range(self.depth)) if self.kind == "ntk" else self.depth
 
     def prepare(self, x: Tensor, many: bool = False) -> Tensor | Blocks:
         k = None

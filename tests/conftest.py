@@ -13,6 +13,8 @@ from nbl.algorithms import (
     GLMTSL,
     GLMUCB,
     EpsilonGreedy,
+    KernelTS,
+    KernelUCB,
     LinES,
     LinPHE,
     LinTS,
@@ -57,6 +59,8 @@ ALGORITHMS = {
     "glm_tsl": (GLMTSL, {}),
     "glm_fpl": (GLMFPL, {}),
     "neural_phe": (NeuralPHE, {**SMALL}),
+    "kernel_ucb": (KernelUCB, {"kernel": {"kind": "rbf"}, "keep": 150}),
+    "ntk_ts": (KernelTS, {"kernel": {"kind": "ntk", "power": 2}, "nu": 0.3}),
     "uniform": (Uniform, {}),
 }
 

@@ -3,6 +3,7 @@
 from nbl.algorithms.baselines import EpsilonGreedy, Uniform
 from nbl.algorithms.ensemble import NeuralES, NeuralPHE
 from nbl.algorithms.glm import GLMES, GLMFPL, GLMTSL, GLMUCB
+from nbl.algorithms.kernel import KernelTS, KernelUCB
 from nbl.algorithms.linear import LinES, LinPHE, LinTS, LinUCB
 from nbl.algorithms.neural_linear import NeuralLinear
 from nbl.algorithms.neural_ts import NeuralTS
@@ -14,6 +15,8 @@ __all__ = [
     "GLMTSL",
     "GLMUCB",
     "EpsilonGreedy",
+    "KernelTS",
+    "KernelUCB",
     "LinES",
     "LinPHE",
     "LinTS",
