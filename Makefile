@@ -6,7 +6,7 @@ READY := .venv/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow reuse check smoke lint format wheel clean
+.PHONY: help setup train test slow browser reuse check smoke lint format wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -24,6 +24,11 @@ train: setup  ## run the main job; ARGS="horizon=10000 replicas=50" changes it
 
 test: lint  ## lint, types and the test suite; this is what CI runs
 	$(PYTEST) -m "not slow"
+
+browser:  ## a Chromium for the test of report.html, from Debian's packages; without one that test is skipped
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+		{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
+		echo "No browser: install chromium, or tests/report/test_browser.py is skipped."
 
 reuse: setup  ## the callbacks alone, in an environment without nbl; installs torch there
 	$(PYTEST) -n 0 -m slow tests/callbacks/test_reuse.py

@@ -1,11 +1,12 @@
 """Confidence matrices: U = lam I + sum_i w_i g_i g_i^T, one a replica, and the width sqrt(g^T U^-1 g).
 
-Four forms behind one interface; an algorithm cannot tell which one it was given. Two more are in nbl/levels.py.
+Five forms behind one interface; an algorithm cannot tell which one it was given. Two more are in nbl/levels.py.
 
     Dual      exact, through the t x t kernel of what was played; never forms a p-vector
     Full      exact, p x p, Sherman-Morrison
     Auto      Dual while it is the cheaper, then Full
     Diagonal  the papers' approximation: only U's diagonal
+    Blockwise exact, for disjoint vectors: a Full for each block
 
 With D = diag(w_i), K the kernel of the played gradients and k that of a new one (push-through identity):
 
@@ -26,11 +27,13 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from nbl.blocks import own
 from nbl.gradient import Gradient
 from nbl.state import State
 from nbl.types import NblError
 
 KINDS = ("auto", "dual", "full", "diagonal")
+BAND = 2048  # rows of the Dual factor multiplied at a time
 MOST = 12_000  # the largest p for which a p x p matrix is considered (1.2 GB a replica)
 
 
@@ -152,11 +155,15 @@ class Diagonal(Design):
         if g.terms > 1:
             return (g.dense().square() / self.diagonal.unsqueeze(1)).sum(-1)
         total, at = torch.zeros((), dtype=torch.float64, device=self.gain.device), 0
-        for a, d in g.layers:
-            o, i = d.shape[-1], a.shape[-1]
-            inverse = self.diagonal[:, at : at + o * i].view(-1, o, i).reciprocal()
-            total = total + (torch.bmm(d.square(), inverse) * a.square()).sum(-1)
-            at += o * i
+        for layer, (a, d) in enumerate(g.layers):
+            o, i, blocks = d.shape[-1], a.shape[-1], g.blocks if g.block is not None and not layer else None
+            size = o * i * (blocks or 1)
+            inverse = self.diagonal[:, at : at + size].reciprocal()
+            if blocks is not None and g.block is not None:
+                part = own(torch.matmul(d.square().unsqueeze(1), inverse.view(-1, blocks, o, i)), g.block)
+            else:
+                part = torch.bmm(d.square(), inverse.view(-1, o, i))
+            total, at = total + (part * a.square()).sum(-1), at + size
         return total
 
     def between(self, g: Gradient, K: int) -> Tensor:
@@ -221,13 +228,62 @@ class Full(Design):
         self.gain.zero_()
 
 
+class Blockwise(Design):
+    """U^-1 of disjoint vectors, block by block: (K, d, d) instead of (K d, K d), exactly.
+
+    Args:
+        blocks: K.
+        size: K d.
+    """
+
+    def __init__(self, replicas: int, size: int, lam: float, blocks: int) -> None:
+        super().__init__(replicas, size, lam)
+        self.blocks = blocks
+        eye = torch.eye(size // blocks, dtype=torch.float64) / self.lam
+        self.register_buffer("inverse", eye.repeat(replicas, blocks, 1, 1))
+
+    inverse: Tensor
+
+    def squared(self, g: Gradient) -> Tensor:
+        v, block = self._inside(g)
+        return (own(torch.matmul(v.unsqueeze(1), self.inverse), block) * v).sum(-1)
+
+    def between(self, g: Gradient, K: int) -> Tensor:
+        v, block = self._inside(g)
+        product = _groups(own(torch.matmul(v.unsqueeze(1), self.inverse), block), K) @ _groups(v, K).mT
+        block = block.unflatten(1, (-1, K))
+        return product * (block.unsqueeze(-1) == block.unsqueeze(-2))
+
+    def add(self, g: Gradient, weight: Tensor) -> None:
+        v, block = self._inside(g)  # (R, 1, d), (R, 1)
+        where = torch.arange(self.replicas, device=block.device), block[:, 0]
+        inverse = self.inverse[where]
+        u = torch.bmm(v, inverse)
+        growth = weight * (u * v).sum((-1, -2))
+        u = u * (weight / (1.0 + growth)).sqrt()[:, None, None]
+        self.inverse[where] = inverse.baddbmm_(u.mT, u, alpha=-1.0)
+        self.gain += growth.log1p()
+
+    @staticmethod
+    def _inside(g: Gradient) -> tuple[Tensor, Tensor]:
+        assert g.block is not None
+        return g.layers[0][0], g.block
+
+    def reset(self) -> None:
+        self.inverse.copy_(torch.eye(self.inverse.shape[-1], dtype=torch.float64, device=self.gain.device) / self.lam)
+        self.gain.zero_()
+
+
 class Dual(Design):
     """The kernel of what was played, as the inverse of its Cholesky factor, which grows by a row a round.
 
-    Keeping L^-1 and not L turns every triangular solve into a matrix product on the buffer as it lies.
+    Keeping L^-1 and not L turns every triangular solve into a matrix product on the buffer as it lies. What costs is
+    reading it: products go by bands of rows and leave out the zeros above the diagonal.
     """
 
-    counters = ("n",)
+    counters = ("n", "blocks")
+    blocks: int | None = None  # K where gradients are disjoint in the first layer
+    block: Tensor
 
     def __init__(self, replicas: int, size: int, lam: float) -> None:
         super().__init__(replicas, size, lam)
@@ -241,12 +297,14 @@ class Dual(Design):
     def played(self) -> Gradient:
         """The gradients in U.    -> (R, n, p)"""
         names = [name for name in self._buffers if name.startswith("a_")]
-        return Gradient([(getattr(self, a)[:, : self.n], getattr(self, "d" + a[1:])[:, : self.n]) for a in names])
+        pairs = [(getattr(self, a)[:, : self.n], getattr(self, "d" + a[1:])[:, : self.n]) for a in names]
+        return Gradient(pairs, self.block[:, : self.n] if "block" in self._buffers else None, self.blocks)
 
     def _project(self, g: Gradient) -> Tensor:
         """L^-1 D^1/2 k, as rows.    (R, m, p) -> (R, m, n)"""
         cross = g.gram(self.played()) * self.roots[:, None, : self.n]
-        return torch.bmm(cross, self.factor[:, : self.n, : self.n].mT)
+        bands = (slice(i, min(i + BAND, self.n)) for i in range(0, self.n, BAND))
+        return torch.cat([torch.bmm(cross[..., : b.stop], self.factor[:, b, : b.stop].mT) for b in bands], -1)
 
     def squared(self, g: Gradient) -> Tensor:
         squared = g.square()
@@ -281,7 +339,11 @@ class Dual(Design):
         self.roots[:, n] = root
         self.factor[:, n, n] = pivot.reciprocal()
         if n:
-            self.factor[:, n, :n] = -(torch.bmm(row, self.factor[:, :n, :n]) / pivot[:, None, None]).squeeze(1)
+            new = torch.zeros_like(row)
+            for i in range(0, n, BAND):
+                end = min(i + BAND, n)
+                new[..., :end].baddbmm_(row[..., i:end], self.factor[:, i:end, :end], alpha=-1.0)
+            self.factor[:, n, :n] = (new / pivot[:, None, None]).squeeze(1)
         self.n += 1
         return corner
 
@@ -293,10 +355,16 @@ class Dual(Design):
                     empty = torch.zeros(self.replicas, 0, *value.shape[2:], dtype=torch.float64, device=value.device)
                     self.register_buffer(name, empty)
                 self.growing[name] = (1,)
+        if g.block is not None:
+            if "block" not in self._buffers:
+                self.register_buffer("block", torch.zeros(self.replicas, 0, dtype=torch.int64, device=g.block.device))
+            self.growing["block"], self.blocks = (1,), g.blocks
         self.reserve(1)
         for index, (a, d) in enumerate(g.layers):
             getattr(self, f"a_{index}")[:, self.n] = a[:, 0]
             getattr(self, f"d_{index}")[:, self.n] = d[:, 0]
+        if g.block is not None:
+            self.block[:, self.n] = g.block[:, 0]
 
     def scaled(self, factor: Tensor) -> dict[str, Tensor]:
         n = self.n
@@ -315,7 +383,7 @@ class Dual(Design):
 
     def set_extra_state(self, state: dict[str, int]) -> None:
         super().set_extra_state(state)
-        self.growing.update({name: (1,) for name in self._buffers if name[:2] in ("a_", "d_")})
+        self.growing.update({name: (1,) for name in self._buffers if name == "block" or name[:2] in ("a_", "d_")})
 
     def full(self) -> Full:
         """The same matrix, p x p:  U^-1 = (I - G^T D^1/2 (lam I + D^1/2 K D^1/2)^-1 D^1/2 G) / lam."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 
 class Gradient:
@@ -24,20 +25,26 @@ class Gradient:
         layers: pairs of inputs a (R, n, i) and signals d (R, n, o); a layer's gradient is the o x i matrix d a^T.
             A vector that is not an outer product is the pair (vector, ones). Sums of s outer products have an axis of
             length s before the last one: (R, n, s, i) and (R, n, s, o).
+        block: k (R, n) where contexts are disjoint: the first layer's gradient lies in block k of `blocks`, zeros in
+            the others, and so is orthogonal to that of a point in another block. Not for sums.
+        blocks: K.
     """
 
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self.layers = tuple(layers)
+    def __init__(
+        self, layers: Sequence[tuple[Tensor, Tensor]], block: Tensor | None = None, blocks: int | None = None
+    ) -> None:
+        self.layers, self.block, self.blocks = tuple(layers), block, blocks if block is not None else None
 
     @classmethod
-    def explicit(cls, vectors: Tensor) -> Gradient:
-        """From vectors written out.    (R, n, p)"""
-        return cls([(vectors, vectors.new_ones(1, 1, 1).expand(*vectors.shape[:2], 1))])
+    def explicit(cls, vectors: Tensor, block: Tensor | None = None, blocks: int | None = None) -> Gradient:
+        """From vectors written out, or from what is in their block.    (R, n, p)"""
+        return cls([(vectors, vectors.new_ones(1, 1, 1).expand(*vectors.shape[:2], 1))], block, blocks)
 
     @property
     def size(self) -> int:
         """p, the length of a gradient."""
-        return sum(a.shape[-1] * d.shape[-1] for a, d in self.layers)
+        sizes = [a.shape[-1] * d.shape[-1] for a, d in self.layers]
+        return sum(sizes) + sizes[0] * ((self.blocks or 1) - 1)
 
     @property
     def points(self) -> int:
@@ -47,7 +54,10 @@ class Gradient:
     def gram(self, other: Gradient) -> Tensor:
         """Inner products.    (R, n, p) x (R, n', p) -> (R, n, n')"""
         layers = zip(self._flat().layers, other._flat().layers, strict=True)
-        found = torch.stack([(a @ b.mT) * (d @ e.mT) for (a, d), (b, e) in layers]).sum(0)
+        parts = [(a @ b.mT) * (d @ e.mT) for (a, d), (b, e) in layers]
+        if self.block is not None and other.block is not None:
+            parts[0] = parts[0] * (self.block.unsqueeze(-1) == other.block.unsqueeze(-2))
+        found = torch.stack(parts).sum(0)
         if self.terms * other.terms == 1:
             return found
         return found.view(-1, self.points, self.terms, other.points, other.terms).sum((2, 4))
@@ -62,7 +72,12 @@ class Gradient:
         """Written out.    -> (R, n, p)"""
         if self.terms > 1:
             return torch.cat([(d.mT @ a).flatten(2) for a, d in self.layers], -1)
-        return torch.cat([(d.unsqueeze(-1) * a.unsqueeze(-2)).flatten(2) for a, d in self.layers], -1)
+        parts = [(d.unsqueeze(-1) * a.unsqueeze(-2)).flatten(2) for a, d in self.layers]
+        if self.block is not None:
+            assert self.blocks is not None
+            member = one_hot(self.block, self.blocks).to(parts[0].dtype)
+            parts[0] = (member.unsqueeze(-1) * parts[0].unsqueeze(-2)).flatten(2)
+        return torch.cat(parts, -1)
 
     def differences(self) -> Gradient:
         """First minus second of each two points.    (R, 2 n, p) -> (R, n, p)"""
@@ -80,15 +95,17 @@ class Gradient:
         return self if self.layers[0][0].ndim == 3 else self.map(lambda x: x.flatten(1, 2))
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Gradient:
-        """The same function on every factor: a slice, a change of type."""
-        return Gradient([(f(a), f(d)) for a, d in self.layers])
+        """The same function on every factor: a change of type."""
+        return Gradient([(f(a), f(d)) for a, d in self.layers], self.block, self.blocks)
 
     def scaled(self, factor: float) -> Gradient:
-        return Gradient([(a, d * factor) for a, d in self.layers])
+        return Gradient([(a, d * factor) for a, d in self.layers], self.block, self.blocks)
 
     def double(self) -> Gradient:
         return self.map(Tensor.double)
 
     def point(self, index: int) -> Gradient:
         """The gradient at one point, as a set of one."""
-        return self.map(lambda x: x[:, index : index + 1])
+        one = self.map(lambda x: x[:, index : index + 1])
+        one.block = None if self.block is None else self.block[:, index : index + 1]
+        return one

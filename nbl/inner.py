@@ -144,14 +144,14 @@ class Fit(nn.Module):
         moments, taken = self.moments[:, rows].clone(), self.taken[rows]
         if not self.warm:
             moments, taken = torch.zeros_like(moments), torch.zeros_like(taken)
-        x = net.prepare(data.inputs[sets].repeat_interleave(members, 0))
+        x = net.prepare(data.inputs[sets].repeat_interleave(members, 0), many=True)
         y = data.targets[sets].flatten(0, 1)
         weights = data.weights[sets].repeat_interleave(members, 0)
         offset = net.evaluate(net.unpack(start), x)[0] if net.centered else None
         shrink = 1.0 / t if self.mean else 1.0  # a number, or (B, 1) where each network has its own t
         own = None if lam is None else lam[sets].repeat_interleave(members).unsqueeze(1).to(theta)  # (B, 1)
         ridge = self.ridge * shrink if own is None else own / net.scale**2 * shrink
-        ridge, lr = torch.as_tensor(ridge, dtype=x.dtype, device=x.device), self.rate(net, t, own)
+        ridge, lr = torch.as_tensor(ridge, dtype=theta.dtype, device=theta.device), self.rate(net, t, own)
         scaled, grad = weights * shrink, torch.empty_like(theta)
         now, into = net.unpack(theta), net.unpack(grad)
         pulled, origin, held = grad[:, self.part], start[:, self.part], theta[:, self.part]

@@ -156,7 +156,7 @@ class BanditLoop(_FitLoop):
             )
         if not isinstance(module, BanditModule):
             raise NblError(f"BanditLoop plays a BanditModule, not a {type(module).__name__}.")
-        for name in ("dim", "replicas"):
+        for name in ("dim", "replicas", "blocks"):
             if getattr(module, name) != getattr(environment, name):
                 raise NblError(
                     f"{type(module).__name__} has {name}={getattr(module, name)}, but {type(environment).__name__} has "

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from nbl import blocks as disjoint
 from nbl import explore
 from nbl.rng import Streams
 from nbl.state import take_shapes
@@ -59,12 +60,15 @@ class BanditModule(L.LightningModule):
         seed: of the first replica.
         horizon: T where it is known; None otherwise.
         fixed_arms: the same arms come back every round: data are then kept per arm.
+        blocks: K where contexts are disjoint, (0, .., x, .., 0), and come as (x, k), d/K + 1 numbers: see `nbl.blocks`.
+            `dim` counts the zeros.
     """
 
     coarse: torch.dtype | None = None  # a precision in which nothing can be learnt, if the networks are in one
     exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
     bernoulli = False  # True where the likelihood is a coin's: an observed reward lies in [0, 1]
+    reads_blocks = False  # True where disjoint contexts are taken as (x, k); others get them written out
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
     duel = False  # True where a decision is two arms, and feedback says whether the first one won
 
@@ -76,6 +80,7 @@ class BanditModule(L.LightningModule):
         seed: int = 0,
         horizon: int | None = None,
         fixed_arms: bool = False,
+        blocks: int | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()  # of the class that is being built, with all its arguments
@@ -94,7 +99,9 @@ class BanditModule(L.LightningModule):
         arms, horizon = (None if n is None else int(n) for n in (arms, horizon))
         if fixed_arms and arms is None:
             raise NblError(f"{type(self).__name__}(fixed_arms=True): say how many, arms=K.")
-        self.dim, self.arms, self.replicas = dim, arms, replicas
+        if blocks is not None and (not whole(blocks, 1) or dim % blocks):
+            raise NblError(f"{type(self).__name__}(dim={dim}, blocks={blocks!r}): need a divisor of dim: dim = K d.")
+        self.dim, self.arms, self.replicas, self.blocks = dim, arms, replicas, None if blocks is None else int(blocks)
         self.horizon, self.fixed_arms = horizon, fixed_arms
         self.seeds = tuple(range(seed, seed + replicas))
         self.streams = Streams(self.seeds, "algorithm")
@@ -274,6 +281,11 @@ class BanditModule(L.LightningModule):
             self.build()
 
     @property
+    def length(self) -> int:
+        """Of a context as `score` and `commit` get it: `dim`, or d/K + 1 where blocks are read."""
+        return self.dim if self.blocks is None or not self.reads_blocks else self.dim // self.blocks + 1
+
+    @property
     def placed(self) -> Tensor:
         """An empty tensor on the module's device, of its precision: `part.to(self.placed)`."""
         return torch.empty(0, device=self.device, dtype=cast(torch.dtype, self.dtype))
@@ -295,10 +307,12 @@ class BanditModule(L.LightningModule):
         x = as_numbers(contexts, f"{verb}: contexts")
         if self.coarse:
             raise NblError(f"{verb}: the networks are in {self.coarse}, too coarse to learn in. Use .float().")
-        if x.ndim not in (2, 3) or x.shape[-1] != self.dim:
+        length = self.dim if self.blocks is None else self.dim // self.blocks + 1
+        if x.ndim not in (2, 3) or x.shape[-1] != length:
             raise NblError(
-                f"{verb}: contexts have shape {tuple(x.shape)}; need ({self.replicas}, arms, {self.dim}), "
-                f"or (arms, {self.dim}) for the same arms in every replica."
+                f"{verb}: contexts have shape {tuple(x.shape)}; need ({self.replicas}, arms, {length}), "
+                f"or (arms, {length}) for the same arms in every replica"
+                + ("." if self.blocks is None else f": x and the number of its block, 0 to {self.blocks - 1}.")
             )
         if x.shape[-2] == 0 or x.shape[0] == 0:
             raise NblError(
@@ -324,7 +338,15 @@ class BanditModule(L.LightningModule):
                 + (f" of question {q}" if x.shape[1] > 1 else "")
                 + ". Clean or impute the features first."
             )
-        return x
+        if self.blocks is None:
+            return x
+        k = x[..., -1]
+        if x.device.type == "cpu" and bool(((k < 0) | (k >= self.blocks) | (k != k.round())).any()):
+            raise NblError(
+                f"{verb}: the last number of a context is its block, 0 to {self.blocks - 1}; here they go from "
+                f"{float(k.min()):g} to {float(k.max()):g}."
+            )
+        return x if self.reads_blocks else disjoint.written(x, self.blocks)
 
     def _mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
         if mask is None:

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nbl.blocks import Blocks, split
 from nbl.gradient import Gradient
 from nbl.history import one_by_one
 from nbl.rng import Streams
@@ -95,8 +96,8 @@ class Network(nn.Module, ABC):
     def draw(self, streams: Streams, phase: int) -> Tensor:
         """Initial parameters, one set a replica.    -> (R, p)"""
 
-    def prepare(self, x: Tensor) -> Tensor:
-        """What is fed to the first layer.    (B, n, d) -> (B, n, d')"""
+    def prepare(self, x: Tensor, many: bool = False) -> Any:
+        """What is fed to the first layer; `many` times in training.    (B, n, d) -> (B, n, d')"""
         return x
 
     def initialise(self, streams: Streams, phase: int) -> None:
@@ -121,12 +122,13 @@ class MLP(Network):
     """Stacked multi-layer perceptrons, gradients in closed form.
 
     Args:
-        dim: d, the length of a context.
+        dim: the length of a context, zeros included.
         kind: standard, zhou or ntk (see the table above).
         width: m, neurons in a hidden layer.
         depth: L, weight matrices; 2 is one hidden layer.
         power: s of the activation max(0, u)^s.
         phi: D, neurons in the last hidden layer of `feature` and `mirrored`; None is d.
+        blocks: K where contexts are disjoint and come as (x, k): see `nbl.blocks`. The weights are the same.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class MLP(Network):
         depth: int = 2,
         power: int = 1,
         phi: int | None = None,
+        blocks: int | None = None,
     ) -> None:
         if kind not in KINDS:
             raise NblError(f"net.kind={kind!r}: choose one of {', '.join(KINDS)}.")
@@ -162,7 +165,7 @@ class MLP(Network):
         sizes = [into, *[width] * (depth - 2), last, 1]
         self.shapes = list(zip(sizes[1:], sizes[:-1], strict=True))  # (out, in) of each layer
         super().__init__(replicas, members, sum(o * (i + self.bias) for o, i in self.shapes))
-        self.kind, self.width, self.depth, self.power = kind, width, depth, power
+        self.kind, self.width, self.depth, self.power, self.blocks = kind, width, depth, power, blocks
         self.scale = width**-0.5 if kind in ("standard", "zhou") else 1.0
         self.centered = kind in ("zhou", "ntk")
         self.c = 2.0 / math.prod(range(1, 2 * power, 2))  # c_s = 2 / (2s-1)!!
@@ -178,8 +181,12 @@ class MLP(Network):
         s = self.power
         return sum((s * s / (2 * s - 1)) ** layer for layer in range(self.depth)) if self.kind == "ntk" else self.depth
 
-    def prepare(self, x: Tensor) -> Tensor:
-        return torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
+    def prepare(self, x: Tensor, many: bool = False) -> Tensor | Blocks:
+        k = None
+        if self.blocks:
+            x, k = split(x)
+        x = torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
+        return x if k is None or self.blocks is None else Blocks(x, k, self.blocks, 1 + (self.kind == "zhou"), many)
 
     def unpack(self, theta: Tensor) -> Weights:
         """A layer is a matrix (out, in + bias): the bias is its last column."""
@@ -207,11 +214,11 @@ class MLP(Network):
                 weight[..., i // 2 :] = -weight[..., : i // 2]
         return theta
 
-    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def evaluate(self, weights: Weights, x: Any) -> tuple[Tensor, list[Any]]:
         """Keeps what goes into each layer, and in between max(0, z) of each hidden layer."""
         kept = [x]
         for layer, ((weight, bias), gain) in enumerate(zip(weights, self.gains, strict=True), 1):
-            z = torch.bmm(x, weight.mT)
+            z = x.times(weight) if isinstance(x, Blocks) else torch.bmm(x, weight.mT)
             if bias is not None:
                 z.add_(bias.unsqueeze(1))
             if gain != 1.0:
@@ -222,7 +229,7 @@ class MLP(Network):
                 kept += [rectified, x]
         return z.squeeze(-1), kept
 
-    def signals(self, weights: Weights, kept: list[Tensor], signal: Tensor) -> list[Tensor]:
+    def signals(self, weights: Weights, kept: list[Any], signal: Tensor) -> list[Tensor]:
         """What comes back to each layer's output before its gain.    (B, n) -> [(B, n, out)]"""
         back = signal.unsqueeze(-1)
         signals: list[Tensor] = []
@@ -248,9 +255,9 @@ class MLP(Network):
     def head(self) -> int:
         return self.shapes[-1][1] + self.bias
 
-    def pullback(self, weights: Weights, kept: list[Tensor], signal: Tensor, into: Weights) -> None:
+    def pullback(self, weights: Weights, kept: list[Any], signal: Tensor, into: Weights) -> None:
         for (weight, bias), x, back in zip(into, kept[::2], self.signals(weights, kept, signal), strict=True):
-            weight.copy_(torch.bmm(back.mT, x))
+            weight.copy_(x.outer(back) if isinstance(x, Blocks) else torch.bmm(back.mT, x))
             if bias is not None:
                 bias.copy_(back.sum(1))
 
@@ -258,8 +265,16 @@ class MLP(Network):
         weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
         out, kept = self.evaluate(weights, self.prepare(x))
         signals = self.signals(weights, kept, torch.ones_like(out))
-        pairs = [(self._with_one(a), d) for a, d in zip(kept[::2], signals, strict=True)]
-        return Gradient(pairs[-1:] if last_layer else pairs).scaled(self.scale)
+        first, block = kept[0], None
+        rest = [(self._with_one(a), d) for a, d in zip(kept[2::2], signals[1:], strict=True)]
+        if last_layer:
+            return Gradient(rest[-1:]).scaled(self.scale)
+        if isinstance(first, Blocks):  # the biases are not in a block
+            block, pairs = first.k, [(first.rows, signals[0])]
+            pairs += [(torch.ones_like(first.rows[..., :1]), signals[0])] if self.bias else []
+        else:
+            pairs = [(self._with_one(first), signals[0])]
+        return Gradient([*pairs, *rest], block, self.blocks).scaled(self.scale)
 
     def _with_one(self, a: Tensor) -> Tensor:
         return torch.cat([a, torch.ones_like(a[..., :1])], -1) if self.bias else a
@@ -332,9 +347,9 @@ class Pairs:
         self.width, self.depth, self.centered = net.width, net.depth, net.centered
         self.scale, self.slope, self.unpack = net.scale, net.slope, net.unpack
 
-    def prepare(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor, many: bool = False) -> Any:
         """(B, n, 2 d) -> (B, 2 n, d')"""
-        return self.net.prepare(one_by_one(x))
+        return self.net.prepare(one_by_one(x), many)
 
     def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, Any]:
         """(B, p) unpacked, (B, 2 n, d') -> (B, n)"""
@@ -354,7 +369,7 @@ class Pairs:
 Net = Mapping[str, Any] | nn.Module | Callable[[], nn.Module] | None
 
 
-def build(net: Net, dim: int, replicas: int, members: int = 1) -> Network:
+def build(net: Net, dim: int, replicas: int, members: int = 1, blocks: int | None = None) -> Network:
     """`net={"kind": "standard", "width": 50}`, a module, or a function that makes one."""
     if net is not None and not isinstance(net, Mapping):
         return ModuleNetwork(net, replicas, members)
@@ -362,4 +377,4 @@ def build(net: Net, dim: int, replicas: int, members: int = 1) -> Network:
     known = ("kind", "width", "depth", "power", "phi")
     if unknown := sorted(set(options) - set(known)):
         raise NblError(f"net has no option {', '.join(unknown)}; it has {', '.join(known)}.")
-    return MLP(dim, replicas, members, **options)
+    return MLP(dim, replicas, members, blocks=blocks, **options)

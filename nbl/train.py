@@ -50,6 +50,7 @@ def run(config: DictConfig, start: Path | None = None) -> int:
         replicas=config.replicas,
         seed=config.seed,
         horizon=config.horizon,
+        **({} if environment.blocks is None else {"blocks": environment.blocks}),
     )
     recorder = results.Recorder(config.log_every)
     with _claimed(config) as out:

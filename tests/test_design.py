@@ -198,3 +198,15 @@ def test_a_width_that_is_not_a_number_is_an_error(design):
 def test_unknown_kind():
     with pytest.raises(NblError, match="auto, dual, full, diagonal"):
         build("dula", R, P, 1.0)
+
+
+def test_bands_of_the_dual_factor_leave_out_only_zeros(monkeypatch):
+    """Products by bands of three rows and in one piece give the same widths and the same factor."""
+    found = []
+    for band in (3, 10_000):
+        monkeypatch.setattr("nbl.design.BAND", band)
+        torch.manual_seed(0)
+        dual, g = Dual(2, 7, 0.5), torch.randn(2, 20, 7, dtype=torch.float64)
+        dual.update(Gradient.explicit(g))
+        found.append((dual.width(Gradient.explicit(g + 1)), dual.factor[:, :20, :20]))
+    torch.testing.assert_close(*found)

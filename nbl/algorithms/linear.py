@@ -12,13 +12,14 @@ theta_hat  self.theta      A^-1 b
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from nbl import explore
-from nbl.design import Full, root
+from nbl.blocks import split, written
+from nbl.design import Blockwise, Full, root
 from nbl.gradient import Gradient
 from nbl.history import take
 from nbl.module import BanditModule, Score, Weight
@@ -36,13 +37,17 @@ class LinearBandit(BanditModule):
 
     members = 1
     exact: tuple[str, ...] = ("moment", "theta")
+    reads_blocks = True
 
     def __init__(self, dim: int, *, nu: float = 1.0, lam: float = 1.0, **problem: Any) -> None:
         super().__init__(dim, **problem)
         if not nu >= 0:
             raise NblError(f"{type(self).__name__}(nu={nu!r}): need a number, 0 (greedy) or more.")
         self.nu, self.lam = float(nu), float(lam)
-        self.design = Full(self.replicas, dim, lam)
+        blocks = self.blocks if self.reads_blocks else None
+        self.design: Full | Blockwise = (
+            Full(self.replicas, dim, lam) if blocks is None else Blockwise(self.replicas, dim, lam, blocks)
+        )
         self.build()
 
     moment: Tensor
@@ -55,18 +60,42 @@ class LinearBandit(BanditModule):
 
     def means(self, contexts: Tensor) -> Tensor:
         """x.theta_hat of each member.    (R, q, K, d) -> (R, q, M, K)"""
-        return torch.einsum("rqkd,rmd->rqmk", contexts.double(), self.theta.double())
+        return self.products(contexts, self.theta.double().unsqueeze(1))
+
+    def products(self, contexts: Tensor, theta: Tensor) -> Tensor:
+        """x.theta.    (R, q, K, d), (R, q, M, d) or one for all q -> (R, q, M, K)"""
+        if not isinstance(self.design, Blockwise):
+            return torch.einsum("rqkd,rqmd->rqmk", contexts.double(), theta.expand(-1, contexts.shape[1], -1, -1))
+        x, k = split(contexts.double())
+        parts = torch.unflatten(theta, -1, (self.design.blocks, -1)).expand(-1, contexts.shape[1], -1, -1, -1)
+        every = torch.einsum("rqkd,rqmbd->rqmkb", x, parts)
+        return every.gather(-1, k[:, :, None, :, None].expand(*every.shape[:-1], 1)).squeeze(-1)
+
+    def vectors(self, x: Tensor) -> Gradient:
+        """(R, n, d) -> (R, n, d)"""
+        return (
+            Gradient.explicit(*split(x), self.design.blocks)
+            if isinstance(self.design, Blockwise)
+            else Gradient.explicit(x)
+        )
 
     def widths(self, contexts: Tensor) -> Tensor:
         """sqrt(x^T A^-1 x): with the root.    (R, q, K, d) -> (R, q, K)"""
-        return self.design.width(Gradient.explicit(contexts.flatten(1, 2))).view(contexts.shape[:3])
+        return self.design.width(self.vectors(contexts.flatten(1, 2))).view(contexts.shape[:3])
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         x = take(contexts, arms).double()  # (R, q, d)
         targets = self.targets(reward).double() * weight.loss.unsqueeze(1)  # (R, M, q)
-        self.design.update(Gradient.explicit(x), weight.loss)  # A is the loss's own matrix
-        self.moment += torch.bmm(targets, x)
-        self.theta.copy_(torch.bmm(self.moment.double(), self.design.inverse))
+        self.design.update(self.vectors(x), weight.loss)  # A is the loss's own matrix
+        self.moment += torch.bmm(targets, x if self.length == self.dim else written(x, cast(int, self.blocks)))
+        self.theta.copy_(self.times(self.moment.double(), self.design.inverse))
+
+    def times(self, vectors: Tensor, matrix: Tensor) -> Tensor:
+        """Rows times a matrix, or a matrix for each block.    (R, n, d), (R, d, d) -> (R, n, d)"""
+        if not isinstance(self.design, Blockwise):
+            return torch.bmm(vectors, matrix)
+        parts = torch.unflatten(vectors, -1, (self.design.blocks, -1)).transpose(1, 2)  # (R, K, n, d)
+        return torch.matmul(parts, matrix).transpose(1, 2).flatten(2)
 
     def targets(self, reward: Tensor) -> Tensor:
         """What each member is told.    (R, q) -> (R, M, q)"""
@@ -100,10 +129,9 @@ class LinTS(LinearBandit):
 
     def score(self, contexts: Tensor) -> Score:
         mean, width = self.means(contexts).squeeze(2), self.widths(contexts)
-        factor = root(self.design.inverse, self.lam)  # A^-1 = factor factor^T
         noise = self.normal("thompson", (contexts.shape[1], self.dim)).double()  # one draw a question    (R, q, d)
-        theta = self.nu * torch.einsum("rde,rqe->rqd", factor, noise)  # theta - theta_hat
-        return Score(mean + torch.einsum("rqkd,rqd->rqk", contexts.double(), theta), mean, width)
+        theta = self.nu * self.times(noise, root(self.design.inverse, self.lam).mT)  # theta - theta_hat
+        return Score(mean + self.products(contexts, theta.unsqueeze(2)).squeeze(2), mean, width)
 
 
 class LinES(LinearBandit):
@@ -141,6 +169,7 @@ class LinPHE(LinearBandit):
     """
 
     randomised = True
+    reads_blocks = False  # its scatter has no blocks
     exact = ("moment", "theta", "scatter")
 
     def __init__(self, dim: int, *, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:

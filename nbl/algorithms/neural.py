@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -52,13 +53,15 @@ class NeuralBandit(BanditModule):
         if history == "arms" and not self.fixed_arms:
             raise NblError("history='arms' needs arms that come back every round: fixed_arms=True.")
         self.lam, self.members = float(lam), members
+        self.reads_blocks = net is None or isinstance(net, Mapping)  # a user's own module gets contexts written out
         self.options: dict[str, Any] = {"net": net, "fit": fit, "history": history}
         self.schedule = schedule.build(retrain, self.replicas)
         self.build()
 
     def build(self) -> None:
         """The networks, how they are trained, and what on."""
-        self.net = networks.build(self.options["net"], self.dim, self.replicas, self.members).to(self.placed)
+        net, blocks = self.options["net"], self.blocks if self.reads_blocks else None
+        self.net = networks.build(net, self.dim, self.replicas, self.members, blocks).to(self.placed)
         self.net.initialise(self.streams, self.phase)
         self.fit = inner.build(self.options["fit"], self.net, self.lam, self.loss).to(self.placed)
         self.history: History | ArmHistory
@@ -66,9 +69,9 @@ class NeuralBandit(BanditModule):
             self.history = History(self.replicas, 2 * self.dim, self.members).to(self.placed)
         elif self.fixed_arms and self.options["history"] != "full":
             assert self.arms is not None
-            self.history = ArmHistory(self.replicas, self.arms, self.dim, self.members).to(self.placed)
+            self.history = ArmHistory(self.replicas, self.arms, self.length, self.members).to(self.placed)
         else:
-            self.history = History(self.replicas, self.dim, self.members).to(self.placed)
+            self.history = History(self.replicas, self.length, self.members).to(self.placed)
 
     @property
     def loss(self) -> Loss | None:
@@ -151,9 +154,9 @@ class GradientBandit(NeuralBandit):
         if gradient_at not in ("now", "start"):
             raise NblError(f"gradient_at={gradient_at!r}: choose `now` or `start`.")
         self.nu, self.last_layer, self.at_start = float(nu), last_layer, gradient_at == "start"
-        size = self.features(torch.zeros(self.replicas, 1, dim)).size
+        size = self.features(torch.zeros(self.replicas, 1, self.length)).size
         self.design = designs.build(design, self.replicas, size, lam, self.horizon)
-        inputs = 2 * dim if self.duel else dim
+        inputs = 2 * dim if self.duel else self.length
         self.register_buffer("pending", torch.zeros(self.replicas, 0, inputs + 1))  # played, not yet in U
 
     pending: Tensor

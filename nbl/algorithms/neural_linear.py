@@ -50,7 +50,7 @@ class NeuralLinear(NeuralBandit):
         if not nu >= 0:
             raise NblError(f"NeuralLinear(nu={nu!r}): need a number, 0 (greedy) or more.")
         self.nu, self.rule, self.recompute, self.randomised = float(nu), rule, recompute, rule == "ts"
-        size = self.features(torch.zeros(self.replicas, 1, dim)).shape[-1]
+        size = self.features(torch.zeros(self.replicas, 1, self.length)).shape[-1]
         self.design = Full(self.replicas, size, lam)
         self.register_buffer("moment", torch.zeros(self.replicas, size, dtype=torch.float64))
 

@@ -39,6 +39,7 @@ class Environment(nn.Module, ABC):
 
     _where: Tensor
     duel = False  # True where two arms are played and feedback says which one won (nbl.envs.duels)
+    blocks: int | None = None  # K where contexts are disjoint and handed out as (x, k): see nbl/blocks.py
     fixed_arms = False  # True where `draw` does not depend on t: histories can then be kept per arm
 
     def __init__(self, arms: int, dim: int, noise: float = 0.0, replicas: int = 1, seed: int = 0) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from nbl import blocks as disjoint
 from nbl.envs import features
 from nbl.envs.base import Environment
 from nbl.envs.tables import Hub, load
@@ -41,6 +42,8 @@ class Classification(Environment):
         pool: images become means over pool x pool squares.
         fit: `all` fits scale and PCA on the whole table; `online` on the rows that this seed has met, the present one
             included. The lists of classes and of a column's letters count as known in both.
+        blocks: hand out (x, k) instead of (0, .., x, .., 0): d/K + 1 numbers an arm instead of d. The policy must be
+            built with blocks=K (recipes do it by themselves); it plays the same arms.
         repeat: when all rows were played, shuffle anew and go on; else a round beyond the last row is an error.
         noise: standard deviation of Gaussian noise on the reward, 0 in the papers.
         horizon: the rounds that will be played, to complain at once when there are too few rows.
@@ -68,6 +71,7 @@ class Classification(Environment):
         unit: bool = True,
         pool: int = 1,
         fit: str = "all",
+        blocks: bool = False,
         repeat: bool = False,
         noise: float = 0.0,
         horizon: int | None = None,
@@ -95,7 +99,7 @@ class Classification(Environment):
         self.rows, self.classes, self.source = rows, found.classes, found.source
         self.features = wide if pca is None else pca  # the length of a row; a context is K of them
         super().__init__(len(found.classes), len(found.classes) * self.features, noise, replicas, seed)
-        self.unit, self.repeat = unit, repeat
+        self.unit, self.repeat, self.blocks = unit, repeat, self.arms if blocks else None
         if horizon is not None and horizon > rows and not repeat:
             raise NblError(self._too_few(f"horizon={horizon}"))
         self._running = features.Running(scale, pca) if later else None
@@ -107,10 +111,8 @@ class Classification(Environment):
         self.register_buffer("order", self._shuffled(0), persistent=False)
 
     def draw(self, t: int) -> Tensor:
-        x = self.row(t)
-        contexts = x.new_zeros(self.replicas, self.arms, self.arms, self.features)
-        contexts.diagonal(dim1=1, dim2=2).copy_(x.unsqueeze(-1).expand(-1, -1, self.arms))
-        return contexts.flatten(2)
+        contexts = disjoint.join(self.row(t), self.arms)
+        return contexts if self.blocks else disjoint.written(contexts, self.arms)
 
     def row(self, t: int) -> Tensor:
         """The features of round t, without the zeros around them.    -> (R, d / K) float64"""
