@@ -23,6 +23,7 @@ from typing_extensions import Self
 
 from nbl import explore
 from nbl.rng import Streams
+from nbl.shards import Members
 from nbl.state import take_shapes
 from nbl.types import Decision, Feedback, NblError, Weights
 from nbl.values import as_numbers, plain, simple, whole
@@ -62,6 +63,8 @@ class BanditModule(L.LightningModule):
     exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
+    ensemble = False  # True where members can be shared out over processes: see `share_members`
+    team = Members()  # which of them are here
 
     def __init__(
         self,
@@ -119,6 +122,16 @@ class BanditModule(L.LightningModule):
 
     def build(self) -> None:
         """Make what has its shape from `members`: in the beginning, and when a restart changes it."""
+
+    def share_members(self, team: Members) -> None:
+        """Before the first round: keep the members of this process alone. `act` then asks the others."""
+        if not self.ensemble:
+            raise NblError(
+                f"replicas={self.replicas} over {team.world} processes: {type(self).__name__} has no members to share "
+                f"out. Use at most trainer.devices={self.replicas}, or replicas={team.world} and more."
+            )
+        self.team = team
+        self.build()
 
     def diagnostics(self) -> dict[str, Tensor]:
         """What is worth logging now and then, by slashed name, each (R,)."""

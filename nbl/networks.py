@@ -51,6 +51,7 @@ class Network(nn.Module, ABC):
     depth: int
     scale: float = 1.0
     centered: bool = False
+    layout: Mapping[str, str] = {"theta": "B", "theta0": "B"}
 
     def __init__(self, replicas: int, members: int, size: int) -> None:
         super().__init__()
@@ -242,6 +243,7 @@ class ModuleNetwork(Network):
         self.constants = [name for name, _ in template.named_buffers()]
         for index, buffer in enumerate(template.buffers()):
             self.register_buffer(f"constant_{index}", buffer.clone())
+        self.layout = {**self.layout, **{f"constant_{index}": "" for index in range(len(self.constants))}}
         self.width, self.depth = 1, 2
 
     def unpack(self, theta: Tensor) -> Weights:

@@ -57,15 +57,16 @@ class NeuralBandit(BanditModule):
 
     def build(self) -> None:
         """The networks, how they are trained, and what on."""
-        self.net = networks.build(self.options["net"], self.dim, self.replicas, self.members).to(self.placed)
+        members = self.team.count(self.members)
+        self.net = networks.build(self.options["net"], self.dim, self.replicas, members).to(self.placed)
         self.net.initialise(self.streams, self.phase)
         self.fit = inner.build(self.options["fit"], self.net, self.lam).to(self.placed)
         self.history: History | ArmHistory
         if self.fixed_arms and self.options["history"] != "full":
             assert self.arms is not None
-            self.history = ArmHistory(self.replicas, self.arms, self.dim, self.members).to(self.placed)
+            self.history = ArmHistory(self.replicas, self.arms, self.dim, members).to(self.placed)
         else:
-            self.history = History(self.replicas, self.dim, self.members).to(self.placed)
+            self.history = History(self.replicas, self.dim, members).to(self.placed)
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         self.history.append(contexts, arms, reward.unsqueeze(1), weight.loss)
@@ -102,7 +103,7 @@ class NeuralBandit(BanditModule):
             self.fit(self.net, self.history.data(), self.history.n)
 
     def diagnostics(self) -> dict[str, Tensor]:
-        return {"fit/loss": self.fit.last.mean(-1)}
+        return {"fit/loss": self.team.join(self.fit.last, self.members, 1).mean(-1)}
 
 
 class GradientBandit(NeuralBandit):
