@@ -385,6 +385,10 @@ class BanditModule(L.LightningModule):
         self.coarse = next((p.dtype for p in self.parameters() if p.dtype in (torch.half, torch.bfloat16)), None)
         return self
 
+    def setup(self, stage: str) -> None:
+        """The Trainer's precision before a checkpoint is loaded: Lightning converts after it, too late for 64 bits."""
+        self.trainer.precision_plugin.convert_module(self)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         double = self.dtype == torch.float64
         checkpoint["nbl"] = {"algorithm": type(self).__name__, "double": double, "left_out": self.left_out}

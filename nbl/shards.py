@@ -181,11 +181,11 @@ def join_trees(trees: Sequence[Any], share: Share, axes: Mapping[str, int], name
         return {key: join_trees([tree[key] for tree in trees], share, axes, str(key)) for key in first}
     if isinstance(first, list | tuple) and all(len(tree) == len(first) for tree in trees):
         return type(first)(join_trees(list(items), share, axes, name) for items in zip(*trees, strict=True))
-    if isinstance(first, Tensor):
+    if all(isinstance(tree, Tensor) for tree in trees):
         axis, counts = axes.get(name, 0), [count for _, count in share.parts]
         if not share.by_members and [tree.shape[axis : axis + 1] for tree in trees] == [(n,) for n in counts]:
             return torch.cat(_padded(trees, axis), axis)
-    if isinstance(first, int) and not isinstance(first, bool):
+    if all(isinstance(tree, int) and not isinstance(tree, bool) for tree in trees):
         return max(trees)  # the length of a warm-up may differ: the longest is that of the whole run
     return first
 
