@@ -58,7 +58,8 @@ class Clock(L.Callback):
             ",".join(COLUMNS),
             *(f"{first},{n},{select:.9f},{update:.9f}" for first, n, select, update in self.rows),
         ]
-        results.write_text(self.file, "\n".join(lines) + "\n")
+        if trainer.is_global_zero:
+            results.write_text(self.file, "\n".join(lines) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
         return {"round": self.round, "rows": [list(row) for row in self.rows]}

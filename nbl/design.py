@@ -251,7 +251,7 @@ class Blockwise(Design):
     def between(self, g: Gradient, K: int) -> Tensor:
         v, block = self._inside(g)
         product = _groups(own(torch.matmul(v.unsqueeze(1), self.inverse), block), K) @ _groups(v, K).mT
-        block = block.unflatten(1, (-1, K))
+        block = block.reshape(len(block), -1, K)
         return product * (block.unsqueeze(-1) == block.unsqueeze(-2))
 
     def add(self, g: Gradient, weight: Tensor) -> None:

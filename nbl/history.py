@@ -7,6 +7,7 @@ weighted loss over K arms, and training costs O(K) a round instead of O(t), exac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,7 @@ class History(State):
     inputs: Tensor
     targets: Tensor
     weights: Tensor
+    layout: Mapping[str, str] = {"targets": "RM"}
 
     def append(self, contexts: Tensor, arms: Tensor, targets: Tensor, weights: Tensor) -> None:
         """Add q observations; a duel is its two contexts side by side.    (R, q, K, d), (R, q), (R, M, q), (R, q)"""
@@ -75,6 +77,7 @@ class ArmHistory(State):
     weights: Tensor
     sums: Tensor
     squares: Tensor
+    layout: Mapping[str, str] = {"sums": "RM", "squares": "RM"}
 
     def append(self, contexts: Tensor, arms: Tensor, targets: Tensor, weights: Tensor) -> None:
         """Add q observations.    (R, q, K, d), (R, q), (R, M, q), (R, q)"""

@@ -8,6 +8,7 @@ Networks are trained in chunks whose working set fits the cache. Nothing is comm
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -82,6 +83,7 @@ class Fit(nn.Module):
     moments: Tensor
     taken: Tensor
     last: Tensor
+    layout: Mapping[str, str] = {"moments": "-B", "taken": "B", "last": "RM"}
 
     @torch.no_grad()
     def forward(

@@ -13,6 +13,9 @@ tests/test_loop.py fails when a new Lightning moves it.
 from __future__ import annotations
 
 import random
+import signal
+import threading
+import time
 from typing import Any, cast
 
 import lightning as L
@@ -24,6 +27,7 @@ from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from nbl.devices import Together
 from nbl.envs.base import Environment
 from nbl.envs.logged import LogEnded
 from nbl.module import BanditModule
@@ -42,8 +46,11 @@ class BanditLoop(_FitLoop):
     def __init__(self, trainer: L.Trainer, environment: Environment, block: int = 1000) -> None:
         if block < 1:
             raise NblError(f"BanditLoop(block={block}): need at least one round in a block.")
-        if trainer.world_size > 1:
-            raise NblError(f"BanditLoop: {trainer.world_size} processes; this version plays in one. Use devices=1.")
+        if trainer.world_size > 1 and not isinstance(trainer.strategy, Together):
+            raise NblError(
+                f"BanditLoop: {trainer.world_size} processes under {type(trainer.strategy).__name__}. Each must build "
+                "its own share, as scripts/train.py does with trainer.devices=N (nbl.devices); here use devices=1."
+            )
         super().__init__(trainer, min_epochs=0, max_epochs=trainer.max_epochs if trainer.max_epochs is not None else -1)
         self.epoch_loop = trainer.fit_loop.epoch_loop  # keeps Trainer(max_steps=...)
         limit = trainer.limit_train_batches
@@ -52,6 +59,14 @@ class BanditLoop(_FitLoop):
             self.max_epochs = 1  # `limit_train_batches=n` plays n rounds
         self.environment, self.block = environment, block
         self._random: dict[str, Any] | None = None
+        self.asked = 0  # the signal that asks to stop
+        self._meeting, self._met = 1, (0, time.monotonic())  # the round after which processes meet; when they last did
+
+    def ask(self, signum: int, *_: Any) -> None:
+        """Stop after the round being played; with several processes after the next one in which they meet."""
+        self.asked = signum
+        if not isinstance(self.trainer.strategy, Together):
+            self.trainer.should_stop = True
 
     def setup_data(self) -> None:
         """Rounds come from the environment."""
@@ -59,6 +74,8 @@ class BanditLoop(_FitLoop):
         self.max_batches = self.block
         self._check()
         self.environment.to(self.trainer.strategy.root_device)
+        if isinstance(self.trainer.strategy, Together) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self.ask)  # Lightning's handler talks to the others in the middle of a round
 
     def advance(self) -> None:
         """One block of rounds."""
@@ -74,6 +91,7 @@ class BanditLoop(_FitLoop):
                 rank_zero_warn(f"the log has ended: {end}")
                 self.trainer.should_stop = True
                 break
+            self._meet(rounds.processed)
             if self.trainer.received_sigterm:
                 raise SIGTERMException
         self.epoch_loop.batch_progress.is_last_batch = True
@@ -129,6 +147,19 @@ class BanditLoop(_FitLoop):
             decision.propensities = None
         return decision
 
+    def _meet(self, t: int) -> None:
+        """Several processes stop together: about twice a second they ask each other whether a signal came."""
+        strategy = self.trainer.strategy
+        if not isinstance(strategy, Together) or t < self._meeting:
+            return
+        since, when = self._met
+        now = time.monotonic()
+        said = strategy.exchange("meeting", t, (self.asked, now - when))
+        self.asked = max(asked for asked, _ in said)
+        self.trainer.should_stop |= bool(self.asked)
+        self._met = (t, now)
+        self._meeting = t + max(1, int(0.5 * (t - since) / max(1e-6, *(seconds for _, seconds in said))))
+
     @staticmethod
     def _forced(arms: Tensor, own: Tensor, mask: Tensor | None) -> Tensor:
         """What a callback wants played, but the algorithm's own choice where that is below 0 or forbidden."""
@@ -181,6 +212,8 @@ class BanditLoop(_FitLoop):
         rounds.ready = rounds.started = rounds.completed = rounds.processed
         self.epoch_loop.batch_progress.is_last_batch = False
         self.epoch_loop._batches_that_stepped = rounds.processed
+        if self._meeting <= rounds.processed:  # resumed
+            self._meeting, self._met = rounds.processed + 1, (rounds.processed, time.monotonic())
         if self._random is not None:
             torch.set_rng_state(self._random["torch"])
             name, keys, *rest = self._random["numpy"]

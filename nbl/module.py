@@ -24,6 +24,7 @@ from typing_extensions import Self
 from nbl import blocks as disjoint
 from nbl import explore
 from nbl.rng import Streams
+from nbl.shards import Members
 from nbl.state import take_shapes
 from nbl.types import Decision, Feedback, NblError, Weights
 from nbl.values import as_numbers, plain, simple, whole
@@ -71,6 +72,8 @@ class BanditModule(L.LightningModule):
     reads_blocks = False  # True where disjoint contexts are taken as (x, k); others get them written out
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
     duel = False  # True where a decision is two arms, and feedback says whether the first one won
+    ensemble = False  # True where members can be shared out over processes: see `share_members`
+    team = Members()  # which of them are here
 
     def __init__(
         self,
@@ -140,6 +143,16 @@ class BanditModule(L.LightningModule):
 
     def build(self) -> None:
         """Make what has its shape from `members`: in the beginning, and when a restart changes it."""
+
+    def share_members(self, team: Members) -> None:
+        """Before the first round: keep the members of this process alone. `act` then asks the others."""
+        if not self.ensemble:
+            raise NblError(
+                f"replicas={self.replicas} over {team.world} processes: {type(self).__name__} has no members to share "
+                f"out. Use at most trainer.devices={self.replicas}, or replicas={team.world} and more."
+            )
+        self.team = team
+        self.build()
 
     def diagnostics(self) -> dict[str, Tensor]:
         """What is worth logging now and then, by slashed name, each (R,)."""
@@ -417,6 +430,10 @@ class BanditModule(L.LightningModule):
             self._buffers[name] = buffer.to(cast(Tensor, self._buffers[name]).device)
         self.coarse = next((p.dtype for p in self.parameters() if p.dtype in (torch.half, torch.bfloat16)), None)
         return self
+
+    def setup(self, stage: str) -> None:
+        """The Trainer's precision before a checkpoint is loaded: Lightning converts after it, too late for 64 bits."""
+        self.trainer.precision_plugin.convert_module(self)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         double = self.dtype == torch.float64

@@ -58,6 +58,7 @@ class Network(nn.Module, ABC):
     scale: float = 1.0
     centered: bool = False
     copies = 1  # evaluations an observation takes
+    layout: Mapping[str, str] = {"theta": "B", "theta0": "B"}
 
     @property
     def slope(self) -> float:
@@ -300,6 +301,7 @@ class ModuleNetwork(Network):
         self.constants = [name for name, _ in template.named_buffers()]
         for index, buffer in enumerate(template.buffers()):
             self.register_buffer(f"constant_{index}", buffer.clone())
+        self.layout = {**self.layout, **{f"constant_{index}": "" for index in range(len(self.constants))}}
         self.width, self.depth = 1, 2
 
     def unpack(self, theta: Tensor) -> Weights:

@@ -25,6 +25,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from nbl.devices import Together
 from nbl.metrics import CumulativeRegret, MeanReward, OptimalArmRate, SimpleRegret, summarise
 from nbl.types import Round
 
@@ -51,6 +52,15 @@ class Rounds:
     regret: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
     seconds: float = 0.0
+    memory: float | None = None  # MB, where it is not this process's own
+
+    @classmethod
+    def join(cls, parts: Sequence[Rounds]) -> Rounds:
+        """The rounds of processes that shared out the replicas."""
+        arm, reward, regret = (torch.cat([getattr(part, name) for part in parts]) for name in _BASE)
+        extra = {name: torch.cat([part.extra[name] for part in parts]) for name in parts[0].extra}
+        seeds = tuple(seed for part in parts for seed in part.seeds)
+        return cls(seeds, arm, reward, regret, extra, parts[0].seconds)
 
     @property
     def played(self) -> int:
@@ -94,6 +104,7 @@ class Recorder(L.Callback):
         self._columns: dict[str, list[Tensor]] = {}
         self._kept = 0  # rounds in `_columns`
         self._seconds, self._since = 0.0, 0.0
+        self._whole: Rounds | None = None  # of all processes, once the run has ended
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self.log_every is None:
@@ -127,13 +138,21 @@ class Recorder(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop_clock()
+        if isinstance(trainer.strategy, Together):
+            everyone = trainer.strategy.gather("end", trainer.global_step, (self.rounds, peak_memory_mb()))
+            if everyone is not None:
+                rounds, memory = zip(*everyone, strict=True)
+                self._whole = rounds[0] if trainer.strategy.share.by_members else Rounds.join(rounds)
+                self._whole.memory = sum(memory) if None not in memory else None
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self._stop_clock()
 
     @property
     def rounds(self) -> Rounds:
-        """What was played so far."""
+        """What was played so far; once the run has ended, in all processes."""
+        if self._whole is not None:
+            return self._whole
         self._flush()
         columns = {name: torch.cat(chunks, dim=1) for name, chunks in self._columns.items()}
         empty = torch.zeros(len(self.seeds), 0)
@@ -181,7 +200,7 @@ class Recorder(L.Callback):
                 stacked = stacked.float()
             self._columns[name].append(stacked.cpu())
             if name in self._metrics and all(v is not None for v in values):
-                self._metrics[name].update(stacked)
+                self._metrics[name].update(self._columns[name][-1])
         self._kept += new
         self._pending = []
 
@@ -191,17 +210,20 @@ class Recorder(L.Callback):
         environment = getattr(trainer.fit_loop, "environment", None)
         if environment is not None and played.feedback is not None and played.feedback.regret is not None:
             greedy = module.act(played.contexts, exploit=True, mask=played.mask).arms
-            self._metrics["simple"].update(environment.regret(greedy))
-        row: dict[str, float] = {"round": played.t}
-        for name, key in _CURVES.items():
-            mean = self._metrics[name].compute()["mean"] if self._metrics[name].update_called else math.nan
-            if math.isfinite(mean):  # outside simulations there is no regret
-                row[key] = mean
-        if "regret/cumulative" in row and len(self.seeds) > 1:
-            row["regret/cumulative_sd"] = self._metrics["regret"].compute()["sd"]
+            self._metrics["simple"].update(environment.regret(greedy).cpu())
+        known = {key: self._metrics[name] for name, key in _CURVES.items() if self._metrics[name].update_called}
+        mine = {key: metric.per_replica() for key, metric in known.items()}
         if "width" in self._columns:
-            row["width/played"] = float(self._columns["width"][-1][:, -1].double().mean())
-        row |= {name: float(value.double().mean()) for name, value in module.diagnostics().items()}
+            mine["width/played"] = self._columns["width"][-1][:, -1]
+        mine |= module.diagnostics()
+        whole = trainer.strategy.join("curves", played.t, mine) if isinstance(trainer.strategy, Together) else mine
+        row: dict[str, float] = {"round": played.t}
+        for name, values in whole.items():
+            found = summarise(values)
+            if name not in known or math.isfinite(found["mean"]):  # outside simulations there is no regret
+                row[name] = found["mean"]
+                if name == "regret/cumulative" and len(values) > 1:
+                    row["regret/cumulative_sd"] = found["sd"]
         return row
 
 
@@ -229,7 +251,7 @@ def write(
         "wall_seconds": rounds.seconds,
         "rounds_per_second": speed,
         "replica_rounds_per_second": speed * len(rounds.seeds) if speed else None,
-        "peak_memory_mb": peak_memory_mb(),
+        "peak_memory_mb": rounds.memory or peak_memory_mb(),
         "versions": versions(),
     }
     summary = _without_nan(summary)

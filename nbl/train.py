@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
-from nbl import checkpoint, loggers, results
+from nbl import checkpoint, devices, loggers, results
 from nbl.config import unknown
 from nbl.loop import BanditLoop
 from nbl.run import hush
+from nbl.shards import Members, Share
 from nbl.types import NblError
 
 
@@ -33,35 +35,42 @@ def run(config: DictConfig, start: Path | None = None) -> int:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     torch.set_flush_denormal(True)  # units that a ridge has put to sleep decay below 1e-38, where arithmetic is slow
+    share = devices.place(_plain(config.trainer), config.replicas, config.seed)
+    if share.world > 1 and config.threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))  # else Lightning's launcher chooses
     if (
-        config.out
+        share.rank == 0
+        and config.out
         and start is None
         and any((Path(config.out) / name).exists() for name in (checkpoint.FOLDER, "summary.json"))
     ):
         given = config.out
         raise NblError(f"out={given} already holds a run. Choose another folder, or continue that run: resume={given}")
-    environment = build(config.env, "env", replicas=config.replicas, seed=config.seed)
+    ours = {"replicas": share.count, "seed": config.seed + share.first}
+    environment = build(config.env, "env", **ours)
     module = build(
         config.algorithm,
         "algorithm",
         dim=environment.dim,
         arms=environment.arms,
         fixed_arms=environment.fixed_arms,
-        replicas=config.replicas,
-        seed=config.seed,
         horizon=config.horizon,
         **({} if environment.blocks is None else {"blocks": environment.blocks}),
+        **ours,
     )
+    if share.by_members:
+        module.share_members(Members(share.rank, share.world))
     recorder = results.Recorder(config.log_every)
-    with _claimed(config) as out:
+    with _claimed(config) if share.rank == 0 else nullcontext(Path(config.out or ".")) as out:
         config.out, config.id = str(out), config.get("id") or uuid.uuid4().hex[:8]
-        trainer = _trainer(config, recorder, out)
-        trainer.fit_loop = BanditLoop(trainer, environment)
+        trainer = _trainer(config, recorder, out, share)
+        trainer.fit_loop = loop = BanditLoop(trainer, environment)
 
-    results.write_text(out / "config.yaml", OmegaConf.to_yaml(config))
-    trainer.loggers = loggers.start(trainer.loggers, _plain(config))
+    if share.rank == 0:
+        results.write_text(out / "config.yaml", OmegaConf.to_yaml(config))
+        trainer.loggers = loggers.start(trainer.loggers, _plain(config))
     failure: NblError | None = None
-    with _stopping(trainer) as received:
+    with _stopping(loop) as received:
         try:
             trainer.fit(module, ckpt_path=str(start) if start else None)
         except SIGTERMException:
@@ -72,21 +81,27 @@ def run(config: DictConfig, start: Path | None = None) -> int:
             failure = error
 
     rounds = recorder.rounds
+    whole = share.world == 1 or failure is None  # with one process in trouble there is no table of all
+    received = received or [loop.asked] * bool(loop.asked)  # another process may have got it
     about = {**_plain(config.choices), "recipe": config.recipe, "horizon": config.horizon, "replicas": config.replicas}
-    if rounds.played:
+    if share.rank > 0 or not whole:
+        pass  # the first process writes
+    elif rounds.played:
         summary = results.write(out, rounds, recorder.rows, about)
         sync = loggers.finish(trainer.loggers, summary, out / "regret.png")
         report(summary, rounds.played, out, sync)
     else:
         print(f"No round was played: there is nothing to write to {out}.", file=sys.stderr)
     if failure is not None:
-        print(f"Error in round {rounds.played + 1} of {config.horizon}: {failure}", file=sys.stderr)
+        who = f" (process {share.rank} of {share.world})" if share.world > 1 else ""
+        print(f"Error in round {rounds.played + 1} of {config.horizon}{who}: {failure}", file=sys.stderr)
         return 1
     if received and rounds.played < config.horizon:
         kept = any((out / checkpoint.FOLDER).glob("*.ckpt"))
         how = f"Go on with: resume={out}" if kept else "No checkpoint was written yet: start anew."
         who = signal.Signals(received[0]).name
-        print(f"Stopped by {who} after round {rounds.played} of {config.horizon}. {how}", file=sys.stderr)
+        if share.rank == 0:
+            print(f"Stopped by {who} after round {rounds.played} of {config.horizon}. {how}", file=sys.stderr)
         return 128 + received[0]
     return 0
 
@@ -139,7 +154,7 @@ def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) ->
         console.print(f"W&B ran offline. To upload: {sync}", highlight=False)
 
 
-def _trainer(config: DictConfig, recorder: results.Recorder, out: Path) -> L.Trainer:
+def _trainer(config: DictConfig, recorder: results.Recorder, out: Path, share: Share) -> L.Trainer:
     callbacks: list[Callback] = [recorder]
     for name, part in config.callbacks.items():
         if part is not None:
@@ -147,7 +162,7 @@ def _trainer(config: DictConfig, recorder: results.Recorder, out: Path) -> L.Tra
     every = config.checkpoint.every if config.checkpoint.every is not None else max(1, config.horizon // 10)
     if every:
         callbacks.append(checkpoint.RoundCheckpoint(out / checkpoint.FOLDER, every, config.checkpoint.keep))
-    parts = {name: part for name, part in (config.logger or {}).items() if part is not None}
+    parts = {name: part for name, part in (config.logger or {}).items() if part is not None and share.rank == 0}
     built = [build(part, f"logger.{name}", out=str(out), id=config.id) for name, part in parts.items()]
     options: dict[str, Any] = {
         "max_steps": config.horizon,
@@ -160,13 +175,17 @@ def _trainer(config: DictConfig, recorder: results.Recorder, out: Path) -> L.Tra
         "default_root_dir": str(out),
     }
     chosen = _plain(config.trainer)
+    if share.world > 1:
+        options["strategy"] = devices.Together(share)
+        options["plugins"] += devices.plugins()
+        chosen.pop("strategy", None)
     target = OmegaConf.create({"_target_": "lightning.Trainer", **chosen})
     trainer: L.Trainer = build(target, "trainer", **{k: v for k, v in options.items() if k not in chosen})
     return trainer
 
 
 @contextmanager
-def _stopping(trainer: L.Trainer) -> Iterator[list[int]]:
+def _stopping(loop: BanditLoop) -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM end the run after the round being played; a second Ctrl-C ends it now."""
     received: list[int] = []
 
@@ -174,7 +193,7 @@ def _stopping(trainer: L.Trainer) -> Iterator[list[int]]:
         if received and signum == signal.SIGINT:
             raise KeyboardInterrupt
         received.append(signum)
-        trainer.should_stop = True
+        loop.ask(signum)
 
     if threading.current_thread() is not threading.main_thread():
         yield received

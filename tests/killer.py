@@ -1,23 +1,24 @@
-"""Callbacks for tests: how a run dies."""
+"""Callbacks for tests: how a run dies. And processes that play one."""
 
 import os
 import signal
+import socket
 
 import lightning as L
 
 
 class Kill(L.Callback):
-    """Send this process a signal at the start of a round."""
+    """Send this process a signal at the start of a round; `rank`: only in that one of several."""
 
-    def __init__(self, at, signum=int(signal.SIGKILL)):
-        self.at, self.signum = at, signum
+    def __init__(self, at, signum=int(signal.SIGKILL), rank=0):
+        self.at, self.signum, self.rank = at, signum, rank
 
     def on_train_batch_start(self, trainer, module, batch, index):
-        if batch.t == self.at:
+        if batch.t == self.at and trainer.global_rank == self.rank:
             os.kill(os.getpid(), self.signum)
 
 
-def play(arguments, folder):
+def play(arguments, folder, variables=None, log=None):
     """In a child process: run the command line in this folder."""
     import sys
 
@@ -27,4 +28,24 @@ def play(arguments, folder):
 
     torch.set_num_threads(1)
     os.chdir(folder)
+    os.environ.update(variables or {})
+    if log is not None:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     sys.exit(main(arguments))
+
+
+def torchrun(context, world, arguments, folder, log):
+    """Processes with the variables that torchrun sets, without paying for the imports each time. -> exit codes"""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+    processes = []
+    for rank in range(world):
+        variables = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
+        options = [*arguments, f"trainer.devices={world}"]
+        processes.append(context.Process(target=play, args=(options, folder, variables, log)))
+        processes[-1].start()
+    for process in processes:
+        process.join(120)
+    return [process.exitcode for process in processes]

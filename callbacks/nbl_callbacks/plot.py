@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ class RegretPlot(L.Callback):
         every: rounds between two pictures; by default a tenth of the run.
         points: at most so many points on the curve, and of state.
     """
+
+    replica_axes: Mapping[str, int] = {"curve": 1}  # of what `state_dict` holds; elsewhere replicas come first
 
     def __init__(self, file: str | os.PathLike[str] | None = None, every: int | None = None, points: int = 500) -> None:
         if (every is not None and every < 1) or points < 2:
@@ -62,12 +65,16 @@ class RegretPlot(L.Callback):
 
     def draw(self, trainer: L.Trainer) -> None:
         """Write the picture, and hand it to the loggers."""
-        if not trainer.is_global_zero or not self.curve:
+        if not self.curve:
+            return
+        values = torch.stack(self.curve).cpu()
+        if callable(join := getattr(trainer.strategy, "join", None)):  # replicas shared out over processes
+            values = join("regret plot", self.round, {"curve": values}, 1)["curve"]
+        if not trainer.is_global_zero:
             return
         from matplotlib.figure import Figure
 
         rounds = [self.step * (n + 1) for n in range(len(self.curve))]
-        values = torch.stack(self.curve).cpu()
         mean, sd = values.mean(1), values.std(1, correction=0)
         figure = Figure(figsize=(6, 4), layout="constrained")
         axes = figure.subplots()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import lightning as L
@@ -51,7 +53,7 @@ class RetrainSchedule(L.Callback):
     ) -> None:
         self._batch = a_round(batch, self, "learn")
         self.round += 1
-        batch.learn = self.due(pl_module)
+        batch.learn = self.due(pl_module, partial(trainer.strategy.reduce_boolean_decision, all=False))
 
     def on_restart(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, rounds: int | None) -> None:
         """A phase begins with this round."""
@@ -59,11 +61,11 @@ class RetrainSchedule(L.Callback):
         if self._batch is batch:  # been through our start hook already: once more
             self.on_train_batch_start(trainer, pl_module, batch, 0)
 
-    def due(self, module: L.LightningModule) -> bool:
-        """Whether round `self.round` retrains."""
+    def due(self, module: L.LightningModule, anyone: Callable[[bool], bool] = bool) -> bool:
+        """Whether round `self.round` retrains; `anyone` asks the other processes, where there are some."""
         if self.growth is not None:
             now = cast(Informed, module).logdet().detach().double().cpu()
-            grown = self.mark is None or bool((now - self.mark >= math.log(self.growth)).any())
+            grown = anyone(self.mark is None or bool((now - self.mark >= math.log(self.growth)).any()))
             self.mark = now.clone() if grown else self.mark
             return grown
         if self.factor is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import lightning as L
@@ -30,6 +31,8 @@ class StopWhenSettled(L.Callback):
         every: rounds between two looks at the greedy arm.
     """
 
+    replica_axes: Mapping[str, int] = {"regret": 1}  # of what `state_dict` holds; elsewhere replicas come first
+
     def __init__(self, patience: int = 1000, slope: float | None = None, every: int = 1) -> None:
         if patience < 1 or every < 1:
             raise ValueError(f"StopWhenSettled(patience={patience}, every={every}): need whole numbers, at least 1.")
@@ -53,9 +56,10 @@ class StopWhenSettled(L.Callback):
     ) -> None:
         a_round(batch, self, "contexts", "feedback")
         self.round += 1
-        if not self._counts(trainer, batch):
+        agree = trainer.strategy.reduce_boolean_decision  # with several processes: in all of them
+        if not agree(self._counts(trainer, batch)):
             return
-        if self._flat(batch) if self.slope is not None else self._same(cast(Actor, pl_module), batch):
+        if self._flat(batch, agree) if self.slope is not None else self._same(cast(Actor, pl_module), batch, agree):
             rank_zero_info(f"StopWhenSettled: settled for {self.patience} rounds; stopping after {self.round}.")
             trainer.should_stop = True
 
@@ -74,24 +78,24 @@ class StopWhenSettled(L.Callback):
         forced = getattr(batch, "arms", None)
         return self.told and (forced is None or not bool((forced >= 0).any()))
 
-    def _same(self, module: Actor, batch: Any) -> bool:
+    def _same(self, module: Actor, batch: Any, agree: Callable[[bool], bool]) -> bool:
         if self.round % self.every:
             return False
         arms: Tensor = module.act(batch.contexts, exploit=True, mask=batch.mask).arms
         then = (self.arms, self.contexts)
         same = all(a is not None and torch.equal(a, b) for a, b in zip(then, (arms, batch.contexts), strict=True))
-        self.calm = self.calm + self.every if same else 0
+        self.calm = self.calm + self.every if agree(same) else 0
         self.arms, self.contexts = arms.clone(), batch.contexts.clone()
         return self.calm >= self.patience
 
-    def _flat(self, batch: Any) -> bool:
+    def _flat(self, batch: Any, agree: Callable[[bool], bool]) -> bool:
         if batch.feedback.regret is None:
             raise Unsuitable("StopWhenSettled(slope): this environment does not say what the best arm was.")
         self.regret = [*self.regret[-self.patience + 1 :], batch.feedback.regret.clone()][-self.patience :]
         if len(self.regret) < self.patience:
             return False
         assert self.slope is not None
-        return bool((torch.stack(self.regret).double().mean(0) <= self.slope).all())
+        return agree(bool((torch.stack(self.regret).double().mean(0) <= self.slope).all()))
 
     def state_dict(self) -> dict[str, Any]:
         regret = torch.stack(self.regret) if self.regret else None

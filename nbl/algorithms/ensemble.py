@@ -42,7 +42,7 @@ class NeuralES(NeuralBandit):
         warmup: rounds that play the arms in turn; None is once each.
     """
 
-    randomised = True
+    randomised = ensemble = True
     may_change = ("members", "nu")
 
     def __init__(
@@ -58,6 +58,7 @@ class NeuralES(NeuralBandit):
     def score(self, contexts: Tensor) -> Score:
         R, q, K, _ = contexts.shape
         f = self.net(contexts.flatten(1, 2)).view(R, -1, q, K).transpose(1, 2)  # f_j(x)         (R, q, M, K)
+        f = self.team.join(f, self.members, 2)  # those of other processes too
         chosen, votes, member = explore.ensemble(f, self.uniform("member", (q,)))  # lines 4 and 5
         if self.round - self.began < (K if self.warmup is None else self.warmup):  # line 2: each arm in turn
             chosen = votes = explore.in_turn(self.round - self.began, q, K).to(f).expand(R, q, K)
@@ -65,7 +66,7 @@ class NeuralES(NeuralBandit):
         return Score(chosen, f.mean(2), f.std(2, correction=0), votes, {"member": member})
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
-        noise = self.normal("perturbation", (self.members, arms.shape[1]))  # line 7               (R, M, q)
+        noise = self.team.mine(self.normal("perturbation", (self.members, arms.shape[1])), 1)  # line 7    (R, M, q)
         self.history.append(contexts, arms, reward.unsqueeze(1) + self.nu * noise, weight.loss)  # line 8
 
 

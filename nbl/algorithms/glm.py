@@ -23,6 +23,7 @@ paper's experiments take 100 steps of gradient descent; GLM-FPL and GLM-TSL have
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -80,9 +81,11 @@ class GLMBandit(BanditModule):
 
     moment: Tensor
     theta: Tensor
+    layout: Mapping[str, str] = {"moment": "RM", "theta": "RM"}
 
     def build(self) -> None:
-        zeros = torch.zeros(self.replicas, self.members, self.dim, dtype=torch.float64, device=self.device)
+        members = self.team.count(self.members)
+        zeros = torch.zeros(self.replicas, members, self.dim, dtype=torch.float64, device=self.device)
         self.register_buffer("moment", zeros)  # sum (Y + Z) x
         self.register_buffer("theta", zeros.clone())
 
@@ -94,7 +97,7 @@ class GLMBandit(BanditModule):
     def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
         """mu'(x.theta) of the arms played: what `VarianceWeighting` asks for.    (R, K, d), (R,) -> (R,)"""
         x = take(contexts.unsqueeze(1), arms.unsqueeze(1)).double().squeeze(1)
-        return self.family.slope(torch.einsum("rd,rd->r", x, self.theta.mean(1)))
+        return self.family.slope(torch.einsum("rd,rd->r", x, self.team.join(self.theta, self.members, 1).mean(1)))
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         self.history.append(contexts, arms, reward.unsqueeze(1), weight.loss)
@@ -166,19 +169,19 @@ class GLMES(GLMBandit):
         nu: sigma_R.
     """
 
-    randomised = True
+    randomised = ensemble = True
     may_change = ("members", "nu")
 
     def __init__(self, dim: int, *, members: int = 10, nu: float = 0.1, **glm: Any) -> None:
         super().__init__(dim, members=members, nu=nu, **glm)
 
     def score(self, contexts: Tensor) -> Score:
-        f = self.means(contexts)  # (R, q, M, K)
+        f = self.team.join(self.means(contexts), self.members, 2)  # (R, q, M, K)
         chosen, votes, member = explore.ensemble(f, self.uniform("member", f.shape[1:2]))  # Algorithm 1, lines 4 and 5
         return Score(chosen, f.mean(2), f.std(2, correction=0), votes, {"member": member})
 
     def targets(self, reward: Tensor) -> Tensor:
-        noise = self.normal("perturbation", (self.members, reward.shape[1]))  # Algorithm 1, line 7
+        noise = self.team.mine(self.normal("perturbation", (self.members, reward.shape[1])), 1)  # Algorithm 1, line 7
         return reward.unsqueeze(1) + self.nu * noise  # line 8
 
 

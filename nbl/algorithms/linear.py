@@ -12,6 +12,7 @@ theta_hat  self.theta      A^-1 b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -52,9 +53,11 @@ class LinearBandit(BanditModule):
 
     moment: Tensor
     theta: Tensor
+    layout: Mapping[str, str] = {"moment": "RM", "theta": "RM"}
 
     def build(self) -> None:
-        zeros = torch.zeros(self.replicas, self.members, self.dim, dtype=torch.float64, device=self.device)
+        members = self.team.count(self.members)
+        zeros = torch.zeros(self.replicas, members, self.dim, dtype=torch.float64, device=self.device)
         self.register_buffer("moment", zeros)
         self.register_buffer("theta", zeros.clone())
 
@@ -142,7 +145,7 @@ class LinES(LinearBandit):
         nu: sigma_R.
     """
 
-    randomised = True
+    randomised = ensemble = True
     may_change = ("members", "nu")
 
     def __init__(self, dim: int, *, members: int = 25, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:
@@ -152,12 +155,12 @@ class LinES(LinearBandit):
         super().__init__(dim, nu=nu, lam=lam, **problem)
 
     def score(self, contexts: Tensor) -> Score:
-        f = self.means(contexts)  # (R, q, M, K)
+        f = self.team.join(self.means(contexts), self.members, 2)  # (R, q, M, K)
         chosen, votes, member = explore.ensemble(f, self.uniform("member", f.shape[1:2]))  # Algorithm 1, lines 4 and 5
         return Score(chosen, f.mean(2), f.std(2, correction=0), votes, {"member": member})
 
     def targets(self, reward: Tensor) -> Tensor:
-        noise = self.normal("perturbation", (self.members, reward.shape[1]))  # line 7
+        noise = self.team.mine(self.normal("perturbation", (self.members, reward.shape[1])), 1)  # line 7
         return reward.unsqueeze(1) + self.nu * noise  # line 8
 
 

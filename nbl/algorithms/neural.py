@@ -60,8 +60,12 @@ class NeuralBandit(BanditModule):
 
     def build(self) -> None:
         """The networks, how they are trained, and what on."""
-        net, blocks = self.options["net"], self.blocks if self.reads_blocks else None
-        self.net = networks.build(net, self.dim, self.replicas, self.members, blocks).to(self.placed)
+        net, blocks, members = (
+            self.options["net"],
+            self.blocks if self.reads_blocks else None,
+            self.team.count(self.members),
+        )
+        self.net = networks.build(self.options["net"], self.dim, self.replicas, members, blocks).to(self.placed)
         self.net.initialise(self.streams, self.phase)
         self.fit = inner.build(self.options["fit"], self.net, self.lam, self.loss).to(self.placed)
         self.history: History | ArmHistory
@@ -69,9 +73,9 @@ class NeuralBandit(BanditModule):
             self.history = History(self.replicas, 2 * self.dim, self.members).to(self.placed)
         elif self.fixed_arms and self.options["history"] != "full":
             assert self.arms is not None
-            self.history = ArmHistory(self.replicas, self.arms, self.length, self.members).to(self.placed)
+            self.history = ArmHistory(self.replicas, self.arms, self.length, members).to(self.placed)
         else:
-            self.history = History(self.replicas, self.length, self.members).to(self.placed)
+            self.history = History(self.replicas, self.length, members).to(self.placed)
 
     @property
     def loss(self) -> Loss | None:
@@ -122,7 +126,7 @@ class NeuralBandit(BanditModule):
             self.fit(self.model, self.history.data(), self.history.n, None, self.ridge())
 
     def diagnostics(self) -> dict[str, Tensor]:
-        return {"fit/loss": self.fit.last.mean(-1)}
+        return {"fit/loss": self.team.join(self.fit.last, self.members, 1).mean(-1)}
 
 
 class GradientBandit(NeuralBandit):
