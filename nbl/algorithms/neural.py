@@ -60,11 +60,7 @@ class NeuralBandit(BanditModule):
 
     def build(self) -> None:
         """The networks, how they are trained, and what on."""
-        net, blocks, members = (
-            self.options["net"],
-            self.blocks if self.reads_blocks else None,
-            self.team.count(self.members),
-        )
+        members, blocks = self.team.count(self.members), self.blocks if self.reads_blocks else None
         self.net = networks.build(self.options["net"], self.dim, self.replicas, members, blocks).to(self.placed)
         self.net.initialise(self.streams, self.phase)
         self.fit = inner.build(self.options["fit"], self.net, self.lam, self.loss).to(self.placed)
