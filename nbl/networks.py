@@ -247,9 +247,11 @@ class MLP(Network):
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
         weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
         out, kept = self.evaluate(weights, self.prepare(x))
-        signals = self.signals(weights, kept, torch.ones_like(out))
-        pairs = [(self._with_one(a), d) for a, d in zip(kept[::2], signals, strict=True)]
-        return Gradient(pairs[-1:] if last_layer else pairs).scaled(self.scale)
+        ones = torch.ones_like(out)
+        if last_layer:  # its signal does not depend on x
+            return Gradient([(self._with_one(kept[-1]), ones.unsqueeze(-1) * self.gains[-1])]).scaled(self.scale)
+        signals = self.signals(weights, kept, ones)
+        return Gradient([(self._with_one(a), d) for a, d in zip(kept[::2], signals, strict=True)]).scaled(self.scale)
 
     def _with_one(self, a: Tensor) -> Tensor:
         return torch.cat([a, torch.ones_like(a[..., :1])], -1) if self.bias else a
