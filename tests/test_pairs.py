@@ -49,7 +49,7 @@ def test_osym_is_listing_3(round_):
 
 
 def test_csym_is_section_4_2(round_):
-    """Arms that no other leads by more than the bonus; of these the widest pair. The best mean is always one of them."""
+    """Arms that no other leads by more than the bonus; of these the widest pair. The best mean is always in the set."""
     mean, width, noise = round_
     for a in (0.0, 0.3, 3.0):
         chosen = [k for k in range(K) if all(a * width[k, j] >= mean[j] - mean[k] for j in range(K) if j != k)]
