@@ -144,15 +144,21 @@ def minimise(
 ) -> Tensor:
     """argmin of sum w loss(x.theta, won) + lam/2 |theta - centre|^2, to rounding, from a first guess; float64.
 
-    Newton's method; of the steps 1, 1/2, 1/4, ... the best is taken. A replica that has arrived stands still, so it
-    does what it would do alone.
+    Newton's method. Where a whole step does not go down, the best of its halves, quarters, ... is taken. A replica that
+    has arrived stands still, so it does what it would do alone.
 
     (R, n, d), (R, n), (R, n), (R, d), (R, d) -> (R, d)
     """
     x, won, weight, centre, theta = (part.double() for part in (x, won, weight, centre, theta))
     eye = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
     ridge = torch.as_tensor(lam, dtype=x.dtype, device=x.device).expand(len(x))[:, None]
-    halves = 0.5 ** torch.arange(12, dtype=x.dtype, device=x.device)
+    halves = 0.5 ** torch.arange(1, 16, dtype=x.dtype, device=x.device)
+
+    def total(z: Tensor, away: Tensor) -> Tensor:
+        """The sum for several outputs and distances from the centre.    (R, n, S), (R, d, S) -> (R, S)"""
+        losses = loss.value(z, won.unsqueeze(-1)) * weight.unsqueeze(-1)
+        return losses.sum(1) + 0.5 * ridge * away.square().sum(1)
+
     for _ in range(steps):
         z = torch.bmm(x, theta.unsqueeze(-1)).squeeze(-1)  # (R, n)
         terms = x * (weight * loss.derivative(z, won)).unsqueeze(-1)
@@ -163,11 +169,13 @@ def minimise(
             break
         curved = x * (weight * loss.curvature(z, won)).unsqueeze(-1)
         step = torch.linalg.solve(torch.bmm(curved.mT, x) + ridge.unsqueeze(-1) * eye, gradient)
-        along = torch.bmm(x, step.unsqueeze(-1))  # the outputs move by this
-        tried = z.unsqueeze(-1) - along * halves  # (R, n, S)
-        value = (weight.unsqueeze(-1) * loss.value(tried, won.unsqueeze(-1))).sum(1)
-        away = (theta - centre).unsqueeze(-1) - step.unsqueeze(-1) * halves  # (R, d, S)
-        size = halves[(value + 0.5 * ridge * away.square().sum(1)).argmin(-1)]
+        along, z, away = torch.bmm(x, step.unsqueeze(-1)), z.unsqueeze(-1), (theta - centre).unsqueeze(-1)
+        before, after = total(z, away), total(z - along, away - step.unsqueeze(-1))
+        down = (after <= before + 1e-12 * before.abs()).squeeze(-1) | ~moving
+        size = torch.ones_like(down, dtype=x.dtype)
+        if not bool(down.all()):
+            shorter = total(z - along * halves, away - step.unsqueeze(-1) * halves)
+            size = torch.where(down, size, halves[shorter.argmin(-1)])
         theta = torch.where(moving.unsqueeze(-1), theta - size.unsqueeze(-1) * step, theta)
     if not bool(theta.isfinite().all()):
         raise NblError("the estimate of a duel's utility is not finite; scale the contexts, or raise `lam`.")

@@ -197,7 +197,7 @@ class BanditLoop(_FitLoop):
             one, other = (module, environment) if module.duel else (environment, module)
             raise NblError(
                 f"{type(one).__name__} is for duels (two arms, and which of them won), {type(other).__name__} for "
-                "rewards of one arm. Choose both for duels (algorithm=nvldb_ucb_asym env=duel_cosine), or neither."
+                "rewards of one arm. Choose both for duels (algorithm=nvldb env=duel_cosine), or neither."
             )
         if module.fixed_arms and not environment.fixed_arms:
             raise NblError(

@@ -265,11 +265,12 @@ class MLP(Network):
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
         weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
         out, kept = self.evaluate(weights, self.prepare(x))
-        signals = self.signals(weights, kept, torch.ones_like(out))
+        ones = torch.ones_like(out)
+        if last_layer:  # its signal does not depend on x
+            return Gradient([(self._with_one(kept[-1]), ones.unsqueeze(-1) * self.gains[-1])]).scaled(self.scale)
+        signals = self.signals(weights, kept, ones)
         first, block = kept[0], None
         rest = [(self._with_one(a), d) for a, d in zip(kept[2::2], signals[1:], strict=True)]
-        if last_layer:
-            return Gradient(rest[-1:]).scaled(self.scale)
         if isinstance(first, Blocks):  # the biases are not in a block
             block, pairs = first.k, [(first.rows, signals[0])]
             pairs += [(torch.ones_like(first.rows[..., :1]), signals[0])] if self.bias else []

@@ -33,20 +33,27 @@ def test_every_recipe_composes_builds_and_plays_ten_rounds(recipe):
 
 @pytest.mark.parametrize("algorithm", config.choices("algorithm"))
 def test_every_algorithm_file_builds_and_plays(algorithm):
-    target = config.compose(["recipe=uniform", f"algorithm={algorithm}"]).algorithm._target_
-    env = "log_h6" if get_class(target).bernoulli else "quadratic"  # a coin's likelihood refuses other rewards
-    assert main(["recipe=uniform", f"algorithm={algorithm}", *QUICK, f"env={env}"]) == 0
+    kind = get_class(OmegaConf.load(config.folder() / "algorithm" / f"{algorithm}.yaml")["_target_"])
+    env = ["env=quadratic"]
+    if kind.duel:
+        env = ["env=duel_square", "env.dim=6"]
+    elif kind.bernoulli:  # a coin's likelihood refuses other rewards
+        env = ["env=log_h6"]
+    assert main(["recipe=uniform", f"algorithm={algorithm}", *QUICK, *env]) == 0
 
 
 @pytest.mark.parametrize("env", config.choices("env"))
 def test_every_environment_file_builds_and_plays(env, tmp_path, monkeypatch):
     """Data sets are looked for in NBL_DATA_DIR: here is a small table for each."""
     monkeypatch.setenv("NBL_DATA_DIR", str(tmp_path))
-    (tmp_path / f"{env}.csv").write_text(
+    made = config.compose(["recipe=lin_ucb", f"env={env}"]).env
+    (tmp_path / f"{made.get('name') or env}.csv").write_text(
         "x,letter,label\n" + "".join(f"{i},{'abc'[i % 3]},{i % 2}\n" for i in range(12))
     )
-    more = ["env.path=table.csv"] if env == "table" else []
-    assert main(["recipe=lin_ucb", f"env={env}", *QUICK, *more]) == 0
+    more = [f"env.path={env}.csv"] if env in ("table", "preferences") else []
+    more += ["env.first=x", "env.second=label"] if env == "preferences" else []
+    recipe = "maxinp" if get_class(made["_target_"]).duel else "lin_ucb"
+    assert main([f"recipe={recipe}", f"env={env}", *QUICK, *more]) == 0
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])

@@ -179,7 +179,13 @@ class PreferenceLog(Duel):
             source, columns = name or type(data).__name__, from_object(data)
         else:
             source, columns, _ = find(name, path, hub, first, origin)
-        items = np.stack([_vectors(source, columns, side) for side in (first, second)], 1)  # (N, 2, d)
+        sides = [_vectors(source, columns, side) for side in (first, second)]
+        shapes = [side.shape for side in sides]
+        if shapes[0] != shapes[1] or not sides[0].size:
+            raise NblError(
+                f"{source}: {first!r} is {shapes[0]}, {second!r} {shapes[1]}; need one as long as the other."
+            )
+        items = np.stack(sides, 1)  # (N, 2, d)
         won = np.ones(len(items)) if winner is None else _column(source, columns, winner)
         if not ((won >= 0) & (won <= 1)).all():
             raise NblError(f"{source}: {winner!r} is 1 where the first item won, 0 where the second, 1/2 for a draw.")
@@ -191,7 +197,8 @@ class PreferenceLog(Duel):
         self.register_buffer("items", torch.from_numpy(items / (size or 1.0)).float(), persistent=False)
         self.register_buffer("won", torch.from_numpy(won).double(), persistent=False)
         self._order = (-1, torch.empty(0))  # of a pass over the rows, (R, N)
-        self._row = torch.zeros(replicas, dtype=torch.int64)
+        self._row = torch.zeros(replicas, dtype=torch.int64)  # of the open round
+        self._swapped = torch.zeros(replicas, dtype=torch.bool)  # whether its first item is arm 1
 
     def draw(self, t: int) -> Tensor:
         again, place = divmod(t - 1, self.rows)
@@ -201,23 +208,20 @@ class PreferenceLog(Duel):
             draws = (Streams((seed,), "environment").uniform("order", again, (self.rows,))[0] for seed in self.seeds)
             self._order = (again, torch.stack([draw.argsort(stable=True) for draw in draws]).to(self.device))
         self._row = self._order[1][:, place]
+        self._swapped = self.streams.uniform("swap", t, (), self.device) < 0.5
         x = self.items[self._row].double()
-        return torch.where(self._swapped(t)[:, None, None], x.flip(1), x)
+        return torch.where(self._swapped[:, None, None], x.flip(1), x)
 
     def mean(self, contexts: Tensor) -> Tensor:
         """Whether the item won: all that is known of its utility.    (R, 2, d) -> (R, 2)"""
         won = torch.stack([self.won[self._row], 1.0 - self.won[self._row]], -1)
-        return torch.where(self._swapped(self.t)[:, None], won.flip(1), won)
+        return torch.where(self._swapped[:, None], won.flip(1), won)
 
     def pull(self, arms: Tensor) -> Feedback:
         """What the log says; a coin where the two arms are one.    (R, 2) -> Feedback without regret"""
         coin = (self.streams.uniform("duel", self.t, (), self.device) < 0.5).double()
         won = self._played(arms)[:, 0]
         return Feedback(reward=torch.where(arms[:, 0] == arms[:, 1], coin, won))
-
-    def _swapped(self, t: int) -> Tensor:
-        """Whether the first item is arm 1.    -> (R,)"""
-        return self.streams.uniform("swap", t, (), self.device) < 0.5
 
     @staticmethod
     def _too_few(source: str, rows: int, what: str) -> str:
