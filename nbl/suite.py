@@ -6,7 +6,7 @@
       fig1a:
         title: Linear bandit
         env: linear
-        draw: regret                          # regret, times (with `of: another panel`), sweep, function
+        draw: regret                          # regret, times and cost (with `of: another panel`), sweep, function
         set: [env.noise=0.5]                  # overrides of every run of the panel
         runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them
         optional: true                        # leave the panel out where there is no such env; needs: VARIABLE likewise
@@ -35,8 +35,8 @@ from omegaconf import DictConfig, OmegaConf
 from nbl import config as configs
 from nbl.types import NblError
 
-DRAWS = ("regret", "times", "sweep", "function")
-TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive")  # of nbl.report.claims
+DRAWS = ("regret", "times", "cost", "sweep", "function")
+TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive", "slope")  # of nbl.report.claims
 MEASURES = ("regret", "select", "update", "round")
 _PAGE = ("title", "paper", "about", "scales", "panels")
 _PANEL = (
@@ -170,7 +170,7 @@ def _panel(
         claims=tuple(part.get("claims") or ()),
         note=" ".join(str(part.get("note", "")).split()),
         sweep=part.get("sweep"),
-        function=part.get("function"),
+        function=_values(part.get("function"), scale, f"panel {name}"),
     )
     env = part.get("env")
     if part.get("optional") and env not in configs.choices("env"):
@@ -250,6 +250,17 @@ def _fill(override: str, scale: Mapping[str, Any], where: str) -> str:
         return Template(override).substitute(scale)
     except (KeyError, ValueError) as error:
         raise NblError(f"{where}: {override!r} needs {error}, which the scale does not set.") from error
+
+
+def _values(part: Any, scale: Mapping[str, Any], where: str) -> Any:
+    """The same with every value `$name` taken from the scale, as it is written there: a number, a list."""
+    if isinstance(part, dict):
+        return {key: _values(value, scale, where) for key, value in part.items()}
+    if isinstance(part, str) and part.startswith("$"):
+        if part[1:] not in scale:
+            raise NblError(f"{where}: {part!r} needs '{part[1:]}', which the scale does not set.")
+        return scale[part[1:]]
+    return part
 
 
 def _known(part: Any, names: Iterable[str], where: str) -> None:

@@ -58,12 +58,28 @@ def times(costs: Mapping[str, tuple[float, float]], title: str) -> bytes:
     return _png(figure)
 
 
-def function(x: Array, curves: Mapping[str, Array], names: tuple[str, str], title: str) -> bytes:
-    """Plain curves y(x), the lowest point of each marked.    (n,), label -> (n,)"""
+def cost(found: Mapping[str, tuple[float, Array]], title: str) -> bytes:
+    """Regret against time, a point a replica.    label -> (seconds of the run, (R,))"""
+    figure, (axes,) = _page(1)
+    for i, (label, (seconds, regret)) in enumerate(found.items()):
+        axes.plot(np.full(len(regret), seconds), regret, "oD^sv<>P"[i % 8], markersize=4, alpha=0.6, label=label)
+    axes.set(xlabel="process time of the algorithm, all replicas together, s", ylabel="cumulative regret", title=title)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    return _png(figure)
+
+
+def function(x: Array, curves: Mapping[str, Array], names: tuple[str, str], title: str, log: bool = False) -> bytes:
+    """Plain curves y(x), the lowest point of each marked, or on two logarithmic axes.    (n,), label -> (n,)"""
     figure, (axes,) = _page(1)
     for label, y in curves.items():
-        (line,) = axes.plot(x, y, linewidth=1.4, label=label)
-        axes.plot(x[y.argmin()], y.min(), "o", color=line.get_color(), markersize=4)
+        (line,) = axes.plot(x, y, "o-" if log else "-", linewidth=1.4, markersize=4, label=label)
+        if not log:
+            axes.plot(x[y.argmin()], y.min(), "o", color=line.get_color(), markersize=4)
+    if log:
+        axes.set(xscale="log", yscale="log")
     axes.set(xlabel=names[0], ylabel=names[1], title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)

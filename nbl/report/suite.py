@@ -117,10 +117,14 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
     test = next(test for test in TESTS if test in claim)
     if panel.missing:
         return claims.Verdict(1.0, 1.0, f"not played: {panel.missing}")
-    if test in ("lowest", "sensitive"):
+    if test in ("lowest", "sensitive", "slope"):
         x, curves = _evaluate(panel)
         if test == "sensitive":
             return claims.sensitive([list(y) for y in curves.values()])
+        if test == "slope":
+            named = claim["slope"] if isinstance(claim["slope"], list) else [claim["slope"]]
+            options = {key: claim[key] for key in ("within",) if key in claim}
+            return claims.every({str(c): claims.slope(x, curves[str(c)], claim["at"], **options) for c in named})
         return claims.lowest(x, curves[str(claim["lowest"])], claim["at"], claim.get("within", 0.05))
     named = labels(claim, panel.runs)
     if missing := [label for label in named if label not in found]:
@@ -141,6 +145,8 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
 def _words(claim: Mapping[str, Any]) -> str:
     """The test, as a reader would say it."""
     test, what = next(test for test in TESTS if test in claim), claim.get("measure", "regret")
+    if test == "slope":
+        return f"slope {claim['at']} of the logarithms, up to {claim.get('within', 0.1)}"
     if test in ("lowest", "sensitive"):
         return f"lowest at {claim['at']}" if test == "lowest" else "moves more along a curve than between curves"
     if test == "best":
@@ -163,13 +169,15 @@ def _head(suite: Suite, panels: Sequence[Panel], lines: Sequence[Line], seconds:
     scale = " and ".join(f"{horizon} rounds x {replicas} replicas" for horizon, replicas in sizes)
     versions = ", ".join(f"{name} {number}" for name, number in results.versions().items())
     text = [f"# {suite.title}", "", suite.paper, "", suite.about, ""]
-    text += [f"Scale `{suite.scale}`: {scale}, seeds from 0. Written {datetime.now():%Y-%m-%d %H:%M}; {versions}."]
-    text += [f"The runs of this call took {seconds:.0f} s.", "", _TIMED, ""]
-    text += [
-        "A verdict is a test at 5% on replicas paired by seed (times: on blocks of rounds, on this machine); where"
-    ]
-    text += ["neither the claim nor its opposite is significant, it is inconclusive. No verdict is taken by eye."]
-    text += [f"With {min((r for _, r in sizes), default=0)} replicas only large differences can be seen.", ""]
+    played = f"{scale}, seeds from 0" if sizes else "no runs, only functions"
+    text += [f"Scale `{suite.scale}`: {played}. Written {datetime.now():%Y-%m-%d %H:%M}; {versions}."]
+    if sizes:
+        text += [f"The runs of this call took {seconds:.0f} s.", "", _TIMED, ""]
+        text += [
+            "A verdict is a test at 5% on replicas paired by seed (times: on blocks of rounds, on this machine); where"
+        ]
+        text += ["neither the claim nor its opposite is significant, it is inconclusive. No verdict is taken by eye."]
+        text += [f"With {min((r for _, r in sizes), default=0)} replicas only large differences can be seen.", ""]
     text += ["| panel | the paper | tested | verdict |", "|---|---|---|---|"]
     text += [f"| {li.panel} | {_cell(li.paper)} | {_cell(li.test)} | **{li.verdict.outcome}** |" for li in lines]
     return [*text, ""]
@@ -210,9 +218,12 @@ def _draw(panel: Panel, found: Mapping[str, Played]) -> bytes:
         x, curves = _evaluate(panel)
         (across,), (over,) = panel.function["curves"], panel.function["x"]
         names = panel.function.get("names", [over, panel.function["_target_"].rpartition(".")[2]])
-        return figures.function(x, {f"{across}={label}": y for label, y in curves.items()}, tuple(names), title)
+        shown = {f"{across}={label}": y for label, y in curves.items()}
+        return figures.function(x, shown, tuple(names), title, log=bool(panel.function.get("log")))
     if panel.draw == "times":
         return figures.times({k: (1e3 * p.select.mean(), 1e3 * p.update.mean()) for k, p in found.items()}, title)
+    if panel.draw == "cost":
+        return figures.cost({label: (part.seconds, part.regret[:, -1]) for label, part in found.items()}, title)
     curves = {label: part.regret for label, part in found.items()}
     if (
         panel.draw == "sweep"
@@ -224,14 +235,25 @@ def _draw(panel: Panel, found: Mapping[str, Played]) -> bytes:
 
 
 def _evaluate(panel: Panel) -> tuple[Array, dict[str, Array]]:
-    """The curves of a function panel: x in a range, one curve a value of another argument."""
+    """The curves of a function panel: x in a range (or at more than two given points), one curve a value of another
+    argument. With `whole: true` the function takes all x at once.
+    """
     from hydra.utils import get_method
 
     assert panel.function is not None
-    call, fixed = get_method(panel.function["_target_"]), panel.function.get("fixed", {})
-    ((over, (low, high)),), ((across, values),) = panel.function["x"].items(), panel.function["curves"].items()
-    x = np.linspace(low, high, 400)
-    return x, {str(v): np.array([call(**fixed, **{over: float(at), across: v}) for at in x]) for v in values}
+    key = (panel.name, json.dumps(panel.function, sort_keys=True))
+    if key not in _EVALUATED:
+        call, fixed = get_method(panel.function["_target_"]), panel.function.get("fixed", {})
+        ((over, range_),), ((across, values),) = panel.function["x"].items(), panel.function["curves"].items()
+        x: Array = np.linspace(range_[0], range_[1], 400) if len(range_) == 2 else np.array(range_, dtype=np.float64)
+        points: list[Any] = [float(at) for at in x] if len(range_) == 2 else list(range_)
+        points = [x] if panel.function.get("whole") else points
+        curves = {str(v): [call(**fixed, **{over: at, across: v}) for at in points] for v in values}
+        _EVALUATED[key] = x, {v: np.array(y[0] if panel.function.get("whole") else y) for v, y in curves.items()}
+    return _EVALUATED[key]
+
+
+_EVALUATED: dict[tuple[str, str], tuple[Array, dict[str, Array]]] = {}  # what a panel's claims and picture share
 
 
 def _row(label: str, part: Played) -> dict[str, Any]:
