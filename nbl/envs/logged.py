@@ -214,7 +214,7 @@ class LoggedReplay(Logged):
         missing: str = "error",
         origin: str | None = None,
         encode: str = "onehot",
-        scale: str = "minmax",
+        scale: str = "none",
         unit: bool = True,
         accept: str = "match",
         repeat: bool = False,

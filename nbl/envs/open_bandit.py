@@ -6,7 +6,8 @@ one-hot and compressed to 16 numbers, item categories to 8, both by truncated SV
 log-transformed and scaled to [-1, 1]; and user features times affinity. So d = 16 + 8 + 1 + 1 + 16 = 42.
 
 Our choices: ties in affinity (most are 0) are broken at random, once for the log; the arms of an event are in
-random order; the item's one number is standardised and goes into its SVD; the SVDs are fitted on the whole log, without rewards.
+random order; the item's one number is standardised and goes into its SVD; the SVDs are fitted on the whole log,
+without rewards.
 
 The reduced set is made from the logged item, so that a learner who recognises the item that is *not* among the most
 affine can match more often than one time in five: replay on it ranks policies by clicks on what they match, and is no
