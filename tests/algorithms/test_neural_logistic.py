@@ -185,7 +185,7 @@ def test_logistic_ucb_1_is_its_formula(play):
 
 
 def test_the_online_step_minimises_its_loss():
-    """theta' minimises |theta - theta_t|^2_W / (2 + 2 S) + loss: its gradient is zero there, and W grows by mu' there."""
+    """theta' minimises |theta - theta_t|^2_W / (2 + 2 S) + loss: its gradient is zero; W grows by mu' there."""
     module = AdaOFUECOLog(D, online=True, S=2.0, lam=0.7).double()
     for i, reward in enumerate((1.0, 0.0, 1.0, 1.0)):
         contexts = torch.randn(K, D, dtype=torch.float64)

@@ -58,7 +58,7 @@ def test_rejection_undoes_a_skewed_log(make_log):
 
 def test_a_learner_learns_from_a_log(make_log):
     env = LoggedReplay(data=make_log(2000), replicas=3)
-    rounds = nbl.fit(LinUCB(env.dim, replicas=3, nu=0.3), env, 300)
+    rounds = nbl.fit(LinUCB(env.dim, replicas=3, nu=1.0), env, 300)
     assert (rounds.reward[:, -150:].mean(1) > 0.65).all()  # the paying action pays 0.8, chance 0.37
 
 
