@@ -21,7 +21,8 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from nbl.envs.logged import Logged, check_propensity
+from nbl.envs.log_columns import check_propensity
+from nbl.envs.logged import Logged
 from nbl.types import NblError
 from nbl.values import as_numbers
 

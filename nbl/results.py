@@ -227,6 +227,7 @@ def write(
     speed = rounds.played / rounds.seconds if rounds.seconds > 0 else None
     summary: dict[str, Any] = {
         **{key: about[key] for key in ("recipe", "algorithm", "env", "horizon", "replicas")},
+        "rounds": rounds.played,
         "seeds": list(rounds.seeds),
         **rounds.summary(),
         "wall_seconds": rounds.seconds,
