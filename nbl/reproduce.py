@@ -265,7 +265,7 @@ class _Progress:
             return
         self.ended, self.played = self.ended + 1, self.played + outcome.run.size
         left = (time.monotonic() - self.begun) * (self.size - self.played) / self.played
-        how = "failed" if outcome.error else f"regret {_regret(outcome.run)}"
+        how = "failed" if outcome.error else _total(outcome.run)
         rest = f", about {_clock(left)} left" if self.ended < self.total else ""
         print(f"[{self.ended}/{self.total}] {outcome.run.name}: {how}, {outcome.seconds:.0f} s{rest}", flush=True)
 
@@ -305,9 +305,11 @@ def _parse(arguments: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def _regret(run: Run) -> str:
-    mean = ((_json(run.folder / "summary.json") or {}).get("regret") or {}).get("mean")
-    return "-" if mean is None else f"{mean:.1f}"
+def _total(run: Run) -> str:
+    """Its regret, or its reward where regret is not known."""
+    summary = _json(run.folder / "summary.json") or {}
+    found = {name: (summary.get(name) or {}).get("mean") for name in ("regret", "reward")}
+    return next((f"{name} {mean:.1f}" for name, mean in found.items() if mean is not None), "regret -")
 
 
 def _json(file: Path) -> dict[str, Any] | None:

@@ -70,6 +70,12 @@ class Rounds:
         """Regret summed up to each round.    -> (R, T)"""
         return self.regret.cumsum(1)
 
+    def curve(self) -> tuple[str, Tensor]:
+        """What a run is judged by, summed up to each round: `regret`, or `reward` where regret is not known."""
+        if self.played and bool(self.regret.isnan().all()):
+            return "reward", self.reward.double().cumsum(1)
+        return "regret", self.cumulative()
+
     def table(self) -> pa.Table:
         """One row a replica and round: replica, seed, round, arm, reward, regret, then the rest."""
         import pyarrow as pa
@@ -230,7 +236,8 @@ class Recorder(L.Callback):
 def write(
     out: str | os.PathLike[str], rounds: Rounds, rows: Sequence[Mapping[str, float]], about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write summary.json, rounds.parquet, metrics.csv and regret.png, each whole or not at all; returns the summary.
+    """Write summary.json, rounds.parquet, metrics.csv and regret.png (reward.png where regret is not known), each whole
+    or not at all; returns the summary.
 
     Args:
         out: the run's folder.
@@ -240,12 +247,13 @@ def write(
     """
     import pyarrow.parquet as pq
 
-    from nbl.report.plots import regret_curve
+    from nbl.report.plots import cumulative_curve
 
     folder = Path(out)
     speed = rounds.played / rounds.seconds if rounds.seconds > 0 else None
     summary: dict[str, Any] = {
         **{key: about[key] for key in ("recipe", "algorithm", "env", "horizon", "replicas")},
+        "rounds": rounds.played,
         "seeds": list(rounds.seeds),
         **rounds.summary(),
         "wall_seconds": rounds.seconds,
@@ -260,7 +268,8 @@ def write(
     write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     _atomic(folder / "rounds.parquet", lambda path: pq.write_table(table, path))
     write_text(folder / "metrics.csv", _csv(rows))
-    _atomic(folder / "regret.png", lambda path: path.write_bytes(regret_curve(rounds.cumulative(), title)))
+    what, curve = rounds.curve()
+    _atomic(folder / f"{what}.png", lambda path: path.write_bytes(cumulative_curve(curve, title, what)))
     return summary
 
 
@@ -301,13 +310,12 @@ def _row(played: Round) -> dict[str, Tensor]:
         row["arm_2"] = arms[:, 1]
     if feedback.optimal is not None:
         row["optimal"] = feedback.optimal
-    if "weak_regret" in feedback.extra:
-        row["weak_regret"] = feedback.extra["weak_regret"]
     for name, values in (("mean", decision.means), ("width", decision.widths)):
         if values is not None:  # (R, K), or of pairs (R, K, K)
             one = first if values.ndim == 2 else first * values.shape[-1] + arms[:, -1]
             row[name] = values.flatten(1).gather(1, one.unsqueeze(1)).squeeze(1)
-    return row | decision.extra
+    told = {name: value for name, value in feedback.extra.items() if value.shape == reward.shape}
+    return row | decision.extra | told
 
 
 def _describe(totals: Tensor) -> dict[str, Any]:

@@ -6,7 +6,10 @@
       fig1a:
         title: Linear bandit
         env: linear
-        draw: regret                          # regret, times and cost (with `of: another panel`), sweep, function
+        draw: regret                          # regret (or reward, where it is not known), times and cost (with `of:
+                                              # another panel`), sweep, grid (`grid: {KEY: [..], KEY: $scales_list}`),
+                                              # function
+        seed: 1000                            # of the panel's runs; 0 where it is not given
         set: [env.noise=0.5]                  # overrides of every run of the panel
         runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them
         optional: true                        # leave the panel out where there is no such env; needs: VARIABLE likewise
@@ -20,6 +23,7 @@ Runs whose configs are the same are one run, whichever panels they are in. Only 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -35,10 +39,10 @@ from omegaconf import DictConfig, OmegaConf
 from nbl import config as configs
 from nbl.types import NblError
 
-DRAWS = ("regret", "times", "cost", "sweep", "function")
+DRAWS = ("regret", "times", "cost", "sweep", "grid", "function")
 TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive", "slope")  # of nbl.report.claims
-MEASURES = ("regret", "select", "update", "round")
-_PAGE = ("title", "paper", "about", "scales", "panels")
+MEASURES = ("regret", "reward", "select", "update", "round")
+_PAGE = ("title", "paper", "about", "interval", "scales", "panels")
 _PANEL = (
     "title",
     "env",
@@ -47,6 +51,8 @@ _PANEL = (
     "runs",
     "base",
     "sweep",
+    "grid",
+    "seed",
     "of",
     "function",
     "scales",
@@ -89,6 +95,7 @@ class Panel:
     note: str = ""
     missing: str = ""  # why it cannot be made, if it cannot
     sweep: dict[str, Any] | None = None
+    grid: dict[str, Any] | None = None
     function: dict[str, Any] | None = None
 
 
@@ -103,6 +110,7 @@ class Suite:
     scale: str
     minutes: float | None  # measured, where the page says so
     panels: tuple[Panel, ...]
+    interval: float = 0.95  # of the bands in the pictures
 
     def chosen(self, only: Sequence[str]) -> tuple[Panel, ...]:
         """The panels with these names; the beginning of a name (fig1) takes all that begin so."""
@@ -145,7 +153,12 @@ def plan(name: str, scale: str, out: Path) -> Suite:
         made[key] = _panel(key, part, {**scales[scale], **own}, out, made, owners)
     about = {text: " ".join(str(page.get(text, "")).split()) for text in ("title", "paper", "about")}
     return Suite(
-        Path(name).stem, **about, scale=scale, minutes=scales[scale].get("minutes"), panels=tuple(made.values())
+        Path(name).stem,
+        **about,
+        scale=scale,
+        minutes=scales[scale].get("minutes"),
+        panels=tuple(made.values()),
+        interval=float(page.get("interval", 0.95)),
     )
 
 
@@ -170,6 +183,7 @@ def _panel(
         claims=tuple(part.get("claims") or ()),
         note=" ".join(str(part.get("note", "")).split()),
         sweep=part.get("sweep"),
+        grid=_grid(part, scale, name) if "grid" in part else None,
         function=_values(part.get("function"), scale, f"panel {name}"),
     )
     env = part.get("env")
@@ -195,11 +209,18 @@ def _runs(name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, own
         label = sweep.get("name", sweep["key"])
         for value in sweep["values"]:
             written[f"{label}={value}"] = [*_split(part["base"]), f"{sweep['key']}={value}"]
+    if "grid" in part:
+        axes = _grid(part, scale, name)
+        for values in itertools.product(*axes.values()):
+            point = [f"{key}={value}" for key, value in zip(axes, values, strict=True)]
+            label = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in zip(axes, values, strict=True))
+            written[label] = [*_split(part["base"]), *point]
     shared = [*([f"env={part['env']}"] if "env" in part else []), *_split(part.get("set") or ())]
     found: dict[str, Run] = {}
     for label, text in written.items():
         given = [_fill(override, scale, f"panel {name}, {label}") for override in (*_split(text), *shared)]
-        problem = [*given, f"horizon={scale['horizon']}", f"replicas={scale['replicas']}", "seed=0"]
+        problem = [*given, f"horizon={scale['horizon']}", f"replicas={scale['replicas']}"]
+        problem.append(f"seed={part.get('seed', 0)}")
         folder = out / "runs" / name / re.sub(r"[^\w.=-]+", "_", label)
         clock = f"+callbacks.clock={{_target_:nbl.clock.Clock,file:'{folder / 'timing.csv'}'}}"
         sparse = (f"log_every={max(1, scale['horizon'] // 20)}", f"checkpoint.every={max(200, scale['horizon'] // 10)}")
@@ -213,6 +234,17 @@ def _runs(name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, own
         )
         found[label] = owners.setdefault(key, run)
     return found
+
+
+def _grid(part: dict[str, Any], scale: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
+    """The axes of a grid: values as written, or the scale's by name ($nus)."""
+    axes: dict[str, list[Any]] = {}
+    for key, values in part["grid"].items():
+        found = scale.get(values[1:]) if isinstance(values, str) and values.startswith("$") else values
+        if not isinstance(found, list) or not found:
+            raise NblError(f"panel {name}: grid of {key} is {values!r}: need a list, or $NAME of one in the scale.")
+        axes[key] = found
+    return axes
 
 
 def _check(panel: Panel, claim: dict[str, Any]) -> None:

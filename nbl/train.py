@@ -88,8 +88,9 @@ def run(config: DictConfig, start: Path | None = None) -> int:
         pass  # the first process writes
     elif rounds.played:
         summary = results.write(out, rounds, recorder.rows, about)
-        sync = loggers.finish(trainer.loggers, summary, out / "regret.png")
-        report(summary, rounds.played, out, sync)
+        picture = out / f"{rounds.curve()[0]}.png"
+        sync = loggers.finish(trainer.loggers, summary, picture)
+        report(summary, rounds.played, picture, sync)
     else:
         print(f"No round was played: there is nothing to write to {out}.", file=sys.stderr)
     if failure is not None:
@@ -125,7 +126,7 @@ def build(config: DictConfig, key: str, **given: Any) -> Any:
         raise NblError(f"{key}: {str(error).splitlines()[0]}") from error
 
 
-def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) -> None:
+def report(summary: dict[str, Any], played: int, picture: Path, sync: str | None) -> None:
     """The closing table, on a terminal or not."""
     from rich.console import Console
     from rich.table import Table
@@ -133,14 +134,14 @@ def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) ->
     table = Table(title=f"{summary['recipe']}: {summary['algorithm']} on {summary['env']}", title_justify="left")
     for name in ("", "mean", "sd", "95% interval"):
         table.add_column(name, justify="right" if name else "left")
-    for name in ("regret", "weak_regret", "reward"):
-        if (found := summary.get(name)) is None:
-            continue
+    named = {"regret": "regret", "weak_regret": "weak regret", "reward": "reward"}
+    rows = {f"{label}, {played} rounds": (summary[name], 1) for name, label in named.items() if name in summary}
+    if summary["regret"]["mean"] is None:  # a log does not tell it: show what a round brought instead
+        rows = {f"reward, {played} rounds": (summary["reward"], 1), "reward a round": (summary["reward"], played)}
+    for label, (found, per) in rows.items():
         low, high = found["ci95"] or (None, None)
-        interval = f"{_number(low)} .. {_number(high)}" if low is not None else "-"
-        table.add_row(
-            f"{name.replace('_', ' ')}, {played} rounds", _number(found["mean"]), _number(found["sd"]), interval
-        )
+        interval = f"{_number(low, per)} .. {_number(high, per)}" if low is not None else "-"
+        table.add_row(label, _number(found["mean"], per), _number(found["sd"], per), interval)
     console = Console(soft_wrap=True)
     console.print(table)
     speed = summary["rounds_per_second"] or 0.0
@@ -149,7 +150,9 @@ def report(summary: dict[str, Any], played: int, out: Path, sync: str | None) ->
         f"({summary['replica_rounds_per_second'] or 0:.0f} replica-rounds/s)",
         highlight=False,
     )
-    console.print(f"Results: {out}/ (summary.json, rounds.parquet, metrics.csv, regret.png)", highlight=False)
+    console.print(
+        f"Results: {picture.parent}/ (summary.json, rounds.parquet, metrics.csv, {picture.name})", highlight=False
+    )
     if sync:
         console.print(f"W&B ran offline. To upload: {sync}", highlight=False)
 
@@ -247,5 +250,7 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     return dict(plain)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}" if abs(value) < 1e6 else f"{value:.3g}"
+def _number(value: float | None, per: int = 1) -> str:
+    if value is None:
+        return "-"
+    return f"{value / per:.4f}" if per > 1 else f"{value:.1f}" if abs(value) < 1e6 else f"{value:.3g}"

@@ -138,3 +138,21 @@ def play():
         return torch.stack(arms), torch.stack(rewards)
 
     return run
+
+
+@pytest.fixture
+def make_log():
+    """A log of n events as a table: two kinds of context, three actions, each kind with an action that pays."""
+
+    def log(n=400, seed=0, skewed=False):
+        g = torch.Generator().manual_seed(seed)
+        kind = torch.randint(2, (n,), generator=g)
+        even = torch.full((2, 3), 1 / 3, dtype=torch.float64)
+        chance = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5]], dtype=torch.float64) if skewed else even
+        action = torch.multinomial(chance[kind], 1, generator=g).squeeze(1)
+        pays = torch.tensor([[0.1, 0.2, 0.8], [0.8, 0.2, 0.1]])[kind, action]
+        reward = (torch.rand(n, generator=g) < pays).double()
+        columns = {"action": action, "reward": reward, "propensity": chance[kind, action]}
+        return {"kind": ["ab"[k] for k in kind], **{name: column.numpy() for name, column in columns.items()}}
+
+    return log

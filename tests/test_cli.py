@@ -42,16 +42,59 @@ def test_every_algorithm_file_builds_and_plays(algorithm):
     assert main(["recipe=uniform", f"algorithm={algorithm}", *QUICK, *env]) == 0
 
 
+def open_bandit(folder, rows=90):
+    """A log of the shape of Open Bandit: 9 items, 4 user features of 5 letters."""
+    affinity = [f"user-item_affinity_{i}" for i in range(9)]
+    users = [f"user_feature_{i}" for i in range(4)]
+    lines = [",".join(["item_id", "position", "click", "propensity_score", *users, *affinity])]
+    for n in range(rows):
+        letters = ["abcde"[(n * (k + 2) + n // 5) % 5] for k in range(4)]
+        lines.append(
+            ",".join(map(str, [n % 9, n % 3 + 1, int(n % 30 == 0), 0.1, *letters, *[n * k % 4 for k in range(9)]]))
+        )
+    (folder / "obd_random_all.csv").write_text("\n".join(lines) + "\n")
+    items = ["item_id,item_feature_0,item_feature_1,item_feature_2"]
+    items += [f"{i},{i / 10},{'abcd'[i % 4]},{'abcd'[i * i % 4]}" for i in range(9)]
+    (folder / "obd_random_all_item_context.csv").write_text("\n".join(items) + "\n")
+
+
+def test_a_log_has_no_regret_and_ends_when_it_ends(tmp_path, monkeypatch, capsys):
+    """The run goes to the end of the log; the closing table, the picture and the summary speak of reward."""
+    monkeypatch.setenv("NBL_DATA_DIR", str(tmp_path))
+    open_bandit(tmp_path)
+    small = [
+        "horizon=200",
+        "replicas=2",
+        "logger=none",
+        "callbacks.progress=null",
+        "env.item_dim=4",
+        "algorithm.fit.steps=5",
+    ]
+    with pytest.warns(UserWarning, match="the log has ended"):
+        assert main(["recipe=neural_log_ts_1", "env=obd", *small, "out=a"]) == 0
+    said = capsys.readouterr().out
+    assert "reward a round" in said and "regret" not in said and "reward.png" in said
+    summary = json.loads(Path("a/summary.json").read_text())
+    assert summary["regret"]["mean"] is None and 5 < summary["rounds"] < 90
+    assert Path("a/reward.png").stat().st_size > 5000 and not Path("a/regret.png").exists()
+    assert "regret" not in Path("a/metrics.csv").read_text().splitlines()[0]
+
+
 @pytest.mark.parametrize("env", config.choices("env"))
 def test_every_environment_file_builds_and_plays(env, tmp_path, monkeypatch):
     """Data sets are looked for in NBL_DATA_DIR: here is a small table for each."""
     monkeypatch.setenv("NBL_DATA_DIR", str(tmp_path))
     made = config.compose(["recipe=lin_ucb", f"env={env}"]).env
-    (tmp_path / f"{made.get('name') or env}.csv").write_text(
-        "x,letter,label\n" + "".join(f"{i},{'abc'[i % 3]},{i % 2}\n" for i in range(12))
-    )
-    more = [f"env.path={env}.csv"] if env in ("table", "preferences") else []
+    if env == "obd":
+        open_bandit(tmp_path)
+    header = "x,letter,label"
+    rows = [f"{i},{'abc'[i % 3]},{i % 2}" for i in range(90)]
+    if env == "logged":
+        header, rows = "x,action,reward,propensity", [f"{row},0.3" for row in rows]
+    (tmp_path / f"{made.get('name') or env}.csv").write_text("\n".join([header, *rows]) + "\n")
+    more = [f"env.path={env}.csv"] if env in ("table", "logged", "preferences") else []
     more += ["env.first=x", "env.second=label"] if env == "preferences" else []
+    more += ["env.item_dim=4"] if env == "obd" else []
     recipe = "maxinp" if get_class(made["_target_"]).duel else "lin_ucb"
     assert main([f"recipe={recipe}", f"env={env}", *QUICK, *more]) == 0
 

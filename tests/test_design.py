@@ -210,3 +210,26 @@ def test_bands_of_the_dual_factor_leave_out_only_zeros(monkeypatch):
         dual.update(Gradient.explicit(g))
         found.append((dual.width(Gradient.explicit(g + 1)), dual.factor[:, :20, :20]))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", ["dual", "full", "diagonal", "auto"])
+def test_a_ridge_that_moves_is_a_rescaled_matrix(kind):
+    """rescale(f) leaves what a fresh design with all weights times f would be, only in the replicas asked for, and both
+    go on growing alike.
+    """
+    R, P, n = 3, 6, 9
+    gradients = torch.randn(n + 2, R, P, dtype=torch.float64)
+    factor, who = torch.tensor([0.3, 2.0, 0.5], dtype=torch.float64), torch.tensor([True, True, False])
+    moved, fresh = (build(kind, R, P, 0.7) for _ in range(2))
+    weight = torch.where(who, factor, 1.0)
+    for g in gradients[:n]:
+        moved.update(Gradient.explicit(g[:, None]), torch.ones(R, 1))
+        fresh.update(Gradient.explicit(g[:, None]), weight[:, None])
+    moved.rescale(factor, who)
+    for g in gradients[n:]:
+        torch.testing.assert_close(
+            moved.width(Gradient.explicit(g[:, None])), fresh.width(Gradient.explicit(g[:, None]))
+        )
+        torch.testing.assert_close(moved.logdet(), fresh.logdet())
+        for design in (moved, fresh):
+            design.update(Gradient.explicit(g[:, None]), torch.ones(R, 1))

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from nbl.envs import tables
-from nbl.envs.logged import Logged, log_scaled, need, numbers, read
+from nbl.envs.log_columns import log_scaled, need, numbers, read
+from nbl.envs.logged import Logged
 from nbl.envs.tables import Array, Letters
 from nbl.rng import Streams
 from nbl.types import NblError

@@ -19,10 +19,10 @@ Array = NDArray[np.float64]
 _POINTS = 500  # points on a curve: more cannot be seen
 
 
-def regret(curves: Mapping[str, Array], title: str) -> bytes:
-    """Mean cumulative regret of each algorithm with its 95% band.    label -> (R, T)"""
+def regret(curves: Mapping[str, Array], title: str, what: str = "regret", level: float = 0.95) -> bytes:
+    """Mean cumulative regret (or reward) of each algorithm with its 95% band.    label -> (R, T)"""
     figure, (axes,) = _page(1)
-    _curves(axes, curves)
+    _curves(axes, curves, what, level)
     axes.set_title(title)
     return _png(figure)
 
@@ -38,6 +38,19 @@ def sweep(curves: Mapping[str, Array], values: Sequence[float], name: str, title
     right.set_ylim(bottom=0)
     right.grid(alpha=0.3)
     figure.suptitle(title)
+    return _png(figure)
+
+
+def grid(means: Array, axes: Mapping[str, Sequence[Any]], title: str, what: str = "regret") -> bytes:
+    """Mean regret (or reward) after the last round over two values that were changed.    (n, m)"""
+    figure, (plot,) = _page(1)
+    (down, rows), (across, columns) = axes.items()
+    image = plot.imshow(means, aspect="auto", cmap="viridis_r" if what == "regret" else "viridis")
+    plot.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
+    plot.set(xlabel=across, ylabel=down, title=title)
+    for (i, j), value in np.ndenumerate(means):
+        plot.text(j, i, f"{value:.3g}", ha="center", va="center", color="white", fontsize=8)
+    figure.colorbar(image, label=f"{what} after the last round")
     return _png(figure)
 
 
@@ -86,7 +99,7 @@ def function(x: Array, curves: Mapping[str, Array], names: tuple[str, str], titl
     return _png(figure)
 
 
-def _curves(axes: Axes, curves: Mapping[str, Array]) -> None:
+def _curves(axes: Axes, curves: Mapping[str, Array], what: str = "regret", level: float = 0.95) -> None:
     styles = ["-", "--", "-.", ":"]
     for i, (label, curve) in enumerate(curves.items()):
         replicas, rounds = curve.shape
@@ -95,9 +108,9 @@ def _curves(axes: Axes, curves: Mapping[str, Array]) -> None:
         color = f"C{i % 10}"
         axes.plot(x, mean, styles[i % 4], color=color, linewidth=1.4, label=label)
         if replicas > 1:
-            half = curve[:, at].std(0, ddof=1) * stdtrit(replicas - 1, 0.975) / math.sqrt(replicas)
+            half = curve[:, at].std(0, ddof=1) * stdtrit(replicas - 1, 0.5 + level / 2) / math.sqrt(replicas)
             axes.fill_between(x, np.maximum(mean - half, 0), mean + half, color=color, alpha=0.12, linewidth=0)
-    axes.set(xlabel="round", ylabel="cumulative regret, mean and 95% band")
+    axes.set(xlabel="round", ylabel=f"cumulative {what}, mean and {level:.0%} band")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left", frameon=False, fontsize=8)

@@ -13,8 +13,8 @@ _LINES = 12  # replicas drawn one by one up to this many
 _POINTS = 2000  # points on a curve: more cannot be seen
 
 
-def regret_curve(cumulative: Tensor, title: str, first: int = 1) -> bytes:
-    """Mean cumulative regret with its 95% band, as a PNG.    (R, T)"""
+def cumulative_curve(cumulative: Tensor, title: str, what: str = "regret", first: int = 1) -> bytes:
+    """Mean cumulative regret (or reward) with its 95% band, as a PNG.    (R, T)"""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -33,7 +33,7 @@ def regret_curve(cumulative: Tensor, title: str, first: int = 1) -> bytes:
         low, high = (mean - half).numpy(), (mean + half).numpy()
         axes.fill_between(x, low, high, alpha=0.25, linewidth=0, label="95% interval")
     axes.plot(x, mean.numpy(), color="tab:blue", linewidth=1.8, label=f"mean of {replicas}" if replicas > 1 else None)
-    axes.set(xlabel="round", ylabel="cumulative regret", title=title)
+    axes.set(xlabel="round", ylabel=f"cumulative {what}", title=title)
     axes.grid(alpha=0.3)
     if replicas > 1:
         axes.legend(loc="upper left", frameon=False)

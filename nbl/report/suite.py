@@ -23,6 +23,7 @@ from nbl.report import claims, figures
 from nbl.suite import TESTS, Panel, Run, Suite, labels, runs
 
 Array = NDArray[np.float64]
+_REWARD = ("algorithm", "reward_mean", "reward_sd", "ci95_low", "ci95_high", "rounds", "a_round", "seconds")
 _TABLE = ("algorithm", "regret_mean", "regret_sd", "ci95_low", "ci95_high", "seconds", "select_ms", "update_ms")
 _TIMED = (
     "Seconds are process time of the algorithm (`act`, `observe`, `learn`) in the whole run, milliseconds the same for "
@@ -32,16 +33,32 @@ _TIMED = (
 
 @dataclass(frozen=True)
 class Played:
-    """A finished run, as a report reads it. `regret` is (R, T), cumulative; times are seconds a round, by block."""
+    """A finished run, as a report reads it. `regret` and `reward` are (R, T), cumulative, regret NaN where it is not
+    known; times are seconds a round, by block.
+    """
 
     seeds: tuple[int, ...]
     regret: Array
+    reward: Array
     select: Array
     update: Array
     seconds: float
 
+    @property
+    def what(self) -> str:
+        """What it is judged by: regret, or reward where a log does not tell regret."""
+        return "reward" if np.isnan(self.regret).all() else "regret"
+
+    @property
+    def curve(self) -> Array:
+        return self.reward if self.what == "reward" else self.regret
+
     def measure(self, name: str) -> Array:
-        """One number a replica (regret), or one a block of rounds (select, update, round)."""
+        """One number a replica (regret; reward with a minus, as lower is better), or one a block of rounds (select,
+        update, round).
+        """
+        if name == "reward":
+            return -self.reward[:, -1]
         if name == "regret":
             return self.regret[:, -1]
         return self.select + self.update if name == "round" else self.select if name == "select" else self.update
@@ -74,7 +91,7 @@ def write(out: Path, suite: Suite, panels: Sequence[Panel], errors: Mapping[str,
     for panel in panels:
         found = {label: played[run.key] for label, run in panel.runs.items() if run.key in played}
         lines += (judged := judge(panel, found))
-        body += _section(out, panel, found, judged, errors)
+        body += _section(out, panel, found, judged, errors, suite.interval)
     results.write_text(out / "claims.csv", _claims_csv(lines))
     results.write_text(out / "report.md", "\n".join([*_head(suite, panels, lines, seconds), *body]) + "\n")
     return lines
@@ -98,11 +115,13 @@ def load(run: Run) -> Played | None:
     except (OSError, ValueError, KeyError):
         return None
     seeds = tuple(summary["seeds"])
-    column = pq.read_table(run.folder / "rounds.parquet", columns=["regret"])["regret"].to_numpy()
-    regret = column.astype(np.float64).reshape(len(seeds), -1)  # a row a replica and round, replica by replica
+    table = pq.read_table(run.folder / "rounds.parquet", columns=["regret", "reward"])
+    regret, reward = (  # a row a replica and round, replica by replica
+        table[name].to_numpy().astype(np.float64).reshape(len(seeds), -1).cumsum(1) for name in ("regret", "reward")
+    )
     timing = np.loadtxt(run.folder / "timing.csv", delimiter=",", skiprows=1, ndmin=2)
     rounds, select, update = timing[:, 1], timing[:, 2], timing[:, 3]
-    return Played(seeds, regret.cumsum(1), select / rounds, update / rounds, float((select + update).sum()))
+    return Played(seeds, regret, reward, select / rounds, update / rounds, float((select + update).sum()))
 
 
 def judge(panel: Panel, found: Mapping[str, Played]) -> list[Line]:
@@ -149,6 +168,9 @@ def _words(claim: Mapping[str, Any]) -> str:
         return f"slope {claim['at']} of the logarithms, up to {claim.get('within', 0.1)}"
     if test in ("lowest", "sensitive"):
         return f"lowest at {claim['at']}" if test == "lowest" else "moves more along a curve than between curves"
+    if what == "reward":
+        one, rest = (claim["best"], claim.get("others", ["the others"])) if test == "best" else claim[test]
+        return f"reward of {one} above that of {' and '.join(rest if isinstance(rest, list) else [rest])}"
     if test == "best":
         return f"{claim['best']} has less {what} than each of {', '.join(claim.get('others', ())) or 'the others'}"
     one, rest = claim[test]
@@ -184,7 +206,12 @@ def _head(suite: Suite, panels: Sequence[Panel], lines: Sequence[Line], seconds:
 
 
 def _section(
-    out: Path, panel: Panel, found: Mapping[str, Played], lines: Sequence[Line], errors: Mapping[str, str]
+    out: Path,
+    panel: Panel,
+    found: Mapping[str, Played],
+    lines: Sequence[Line],
+    errors: Mapping[str, str],
+    level: float = 0.95,
 ) -> list[str]:
     text = [f"## {panel.name}: {panel.title}", ""]
     if panel.note:
@@ -197,12 +224,15 @@ def _section(
     if found or panel.draw == "function":
         picture = out / "figures" / f"{panel.name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
-        picture.write_bytes(_draw(panel, found))
+        picture.write_bytes(_draw(panel, found, level))
         text += [f"![{panel.title}](figures/{picture.name})", ""]
     if found:
         rows = [_row(label, part) for label, part in found.items()]
-        results.write_text(out / "tables" / f"{panel.name}.csv", _csv(_TABLE, rows))
+        names = _REWARD if "reward_mean" in rows[0] else _TABLE
+        results.write_text(out / "tables" / f"{panel.name}.csv", _csv(names, rows))
         text += _table(rows)
+    if panel.draw == "grid" and found:
+        text += ["", _searched(found)]
     for line in lines:
         verdict, strength = line.verdict, f"p for {line.verdict.p_for:.2g}, against {line.verdict.p_against:.2g}"
         text += ["", f"- The paper: {line.paper}" if line.paper else "- Not a claim of the paper, but of interest."]
@@ -211,7 +241,18 @@ def _section(
     return [*text, ""]
 
 
-def _draw(panel: Panel, found: Mapping[str, Played]) -> bytes:
+def _searched(found: Mapping[str, Played]) -> str:
+    """The best point of a grid, and what the search cost."""
+    sign = -1 if next(iter(found.values())).what == "reward" else 1
+    best = min(found, key=lambda label: sign * float(found[label].curve[:, -1].mean()))
+    seeds, seconds = found[best].seeds, sum(part.seconds for part in found.values())
+    return (
+        f"Best: **{best}**. The grid of {len(found)} took {seconds:.0f} s of process time, on seeds {seeds[0]} to "
+        f"{seeds[-1]}, which are not those of the other panels."
+    )
+
+
+def _draw(panel: Panel, found: Mapping[str, Played], level: float = 0.95) -> bytes:
     title = f"{panel.name}: {panel.title}"
     if panel.draw == "function":
         assert panel.function is not None
@@ -224,14 +265,17 @@ def _draw(panel: Panel, found: Mapping[str, Played]) -> bytes:
         return figures.times({k: (1e3 * p.select.mean(), 1e3 * p.update.mean()) for k, p in found.items()}, title)
     if panel.draw == "cost":
         return figures.cost({label: (part.seconds, part.regret[:, -1]) for label, part in found.items()}, title)
-    curves = {label: part.regret for label, part in found.items()}
+    curves, what = {label: part.curve for label, part in found.items()}, next(iter(found.values())).what
+    if panel.draw == "grid" and panel.grid is not None and len(panel.grid) == 2 and len(found) == len(panel.runs):
+        means = np.array([found[label].curve[:, -1].mean() for label in panel.runs])
+        return figures.grid(means.reshape([len(axis) for axis in panel.grid.values()]), panel.grid, title, what)
     if (
         panel.draw == "sweep"
         and panel.sweep is not None
         and len(found) == len(panel.runs) == len(panel.sweep["values"])
     ):
         return figures.sweep(curves, panel.sweep["values"], panel.sweep.get("name", panel.sweep["key"]), title)
-    return figures.regret(curves, title)
+    return figures.regret(curves, title, what, level)
 
 
 def _evaluate(panel: Panel) -> tuple[Array, dict[str, Array]]:
@@ -257,7 +301,12 @@ _EVALUATED: dict[tuple[str, str], tuple[Array, dict[str, Array]]] = {}  # what a
 
 
 def _row(label: str, part: Played) -> dict[str, Any]:
-    found = summarise(torch.from_numpy(part.regret[:, -1].copy()))
+    found = summarise(torch.from_numpy(part.curve[:, -1].copy()))
+    if part.what == "reward":
+        names = {"reward_mean": "mean", "reward_sd": "sd", "ci95_low": "ci95_low", "ci95_high": "ci95_high"}
+        rounds = part.curve.shape[1]
+        told = {"rounds": rounds, "a_round": found["mean"] / rounds, "seconds": part.seconds}
+        return {"algorithm": label, **{name: found[key] for name, key in names.items()}, **told}
     cost = {"select_ms": 1e3 * float(part.select.mean()), "update_ms": 1e3 * float(part.update.mean())}
     regret = {"regret_mean": found["mean"], "regret_sd": found["sd"]}
     interval = {"ci95_low": found["ci95_low"], "ci95_high": found["ci95_high"]}
@@ -265,6 +314,23 @@ def _row(label: str, part: Played) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if "reward_mean" in rows[0]:
+        text = [
+            "| algorithm | reward, mean | sd | rounds | a round | 95% interval | s |",
+            "|---|--:|--:|--:|--:|:-:|--:|",
+        ]
+        for row in rows:
+            low, high = (f"{row[end] / row['rounds']:.4f}" for end in ("ci95_low", "ci95_high"))
+            cells = [
+                _number(row["reward_mean"]),
+                _number(row["reward_sd"]),
+                str(row["rounds"]),
+                f"{row['a_round']:.4f}",
+            ]
+            text.append(
+                f"| {_cell(row['algorithm'])} | {' | '.join(cells)} | {low} .. {high} | {_number(row['seconds'])} |"
+            )
+        return text
     text = [
         "| algorithm | regret, mean | sd | 95% interval | s | select, ms | update, ms |",
         "|---|--:|--:|:-:|--:|--:|--:|",
