@@ -1,6 +1,7 @@
 """The algorithms, one file a family."""
 
 from nbl.algorithms.baselines import EpsilonGreedy, Uniform
+from nbl.algorithms.bootstrap import BootstrapNN
 from nbl.algorithms.ensemble import NeuralES, NeuralPHE
 from nbl.algorithms.glm import GLMES, GLMFPL, GLMTSL, GLMUCB
 from nbl.algorithms.kernel import KernelTS, KernelUCB
@@ -14,6 +15,7 @@ __all__ = [
     "GLMFPL",
     "GLMTSL",
     "GLMUCB",
+    "BootstrapNN",
     "EpsilonGreedy",
     "KernelTS",
     "KernelUCB",

@@ -30,6 +30,8 @@ class NeuralBandit(BanditModule):
         **problem: dim, arms, replicas, seed, horizon, fixed_arms: see `BanditModule`.
     """
 
+    own_weights = False  # True where an observation weighs differently for each member
+
     def __init__(
         self,
         dim: int,
@@ -66,9 +68,11 @@ class NeuralBandit(BanditModule):
         self.history: History | ArmHistory
         if self.fixed_arms and self.options["history"] != "full":
             assert self.arms is not None
-            self.history = ArmHistory(self.replicas, self.arms, self.length, self.members).to(self.placed)
+            self.history = ArmHistory(self.replicas, self.arms, self.length, self.members, self.own_weights).to(
+                self.placed
+            )
         else:
-            self.history = History(self.replicas, self.length, self.members).to(self.placed)
+            self.history = History(self.replicas, self.length, self.members, self.own_weights).to(self.placed)
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         self.history.append(contexts, arms, reward.unsqueeze(1), weight.loss)
