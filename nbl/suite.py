@@ -6,13 +6,19 @@
       fig1a:
         title: Linear bandit
         env: linear
-        draw: regret                          # regret, times (with `of: another panel`), sweep, function
+        draw: regret                          # regret, times (with `of: another panel`), sweep, function, totals, wins
         set: [env.noise=0.5]                  # overrides of every run of the panel
         runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them
         optional: true                        # leave the panel out where there is no such env; needs: VARIABLE likewise
         scales: {smoke: null}                 # null leaves the panel out; {horizon: 300} changes what the scale says
         claims:                               # a test of nbl.report.claims and the labels it compares
           - {paper: "Lin-ES is competitive.", at_most: [Lin-ES, [LinUCB, LinTS]], factor: 1.25}
+      fig2:
+        draw: sweep                           # base (or bases, by name) with one key changed
+        bases: {TS: recipe=neural_ts, UCB: recipe=neural_ucb}
+        sweep: {name: delay, key: callbacks.delay.rounds, values: [1, 100]}
+        claims: [{paper: "TS suffers less.", grows_less: [TS, UCB]}]
+      table2: {draw: wins, over: [fig1a, fig1b], level: 0.1}   # tables over panels; correction: none or holm
 
 Runs whose configs are the same are one run, whichever panels they are in. Only this file knows the page's format.
 """
@@ -35,8 +41,8 @@ from omegaconf import DictConfig, OmegaConf
 from nbl import config as configs
 from nbl.types import NblError
 
-DRAWS = ("regret", "times", "sweep", "function")
-TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive")  # of nbl.report.claims
+DRAWS = ("regret", "times", "sweep", "function", "totals", "wins")
+TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive", "grows_less")  # of nbl.report.claims
 MEASURES = ("regret", "select", "update", "round")
 _PAGE = ("title", "paper", "about", "scales", "panels")
 _PANEL = (
@@ -46,8 +52,12 @@ _PANEL = (
     "set",
     "runs",
     "base",
+    "bases",
     "sweep",
     "of",
+    "over",
+    "level",
+    "correction",
     "function",
     "scales",
     "claims",
@@ -90,6 +100,10 @@ class Panel:
     missing: str = ""  # why it cannot be made, if it cannot
     sweep: dict[str, Any] | None = None
     function: dict[str, Any] | None = None
+    bases: tuple[str, ...] = ()  # of a sweep with several
+    over: dict[str, str] = field(default_factory=dict)  # panels that a table is over, with their titles
+    level: float = 0.1  # of its tests
+    correction: str = "none"
 
 
 @dataclass(frozen=True)
@@ -137,12 +151,14 @@ def plan(name: str, scale: str, out: Path) -> Suite:
         raise NblError(configs.unknown("scale", scale, scales))
     made: dict[str, Panel] = {}
     owners: dict[str, Run] = {}
+    absent: set[str] = set()  # panels left out at this scale
     for key, part in page["panels"].items():
         _known(part, _PANEL, f"panel {key}")
         own = (part.get("scales") or {}).get(scale, {})
         if own is None:
+            absent.add(key)
             continue
-        made[key] = _panel(key, part, {**scales[scale], **own}, out, made, owners)
+        made[key] = _panel(key, part, {**scales[scale], **own}, out, made, owners, absent)
     about = {text: " ".join(str(page.get(text, "")).split()) for text in ("title", "paper", "about")}
     return Suite(
         Path(name).stem, **about, scale=scale, minutes=scales[scale].get("minutes"), panels=tuple(made.values())
@@ -158,7 +174,13 @@ def digest(config: DictConfig) -> str:
 
 
 def _panel(
-    name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, made: dict[str, Panel], owners: dict[str, Run]
+    name: str,
+    part: dict[str, Any],
+    scale: dict[str, Any],
+    out: Path,
+    made: dict[str, Panel],
+    owners: dict[str, Run],
+    absent: set[str],
 ) -> Panel:
     draw = part.get("draw", "regret")
     if draw not in DRAWS:
@@ -171,7 +193,12 @@ def _panel(
         note=" ".join(str(part.get("note", "")).split()),
         sweep=part.get("sweep"),
         function=part.get("function"),
+        bases=tuple(part.get("bases") or ()),
+        level=float(part.get("level", 0.1)),
+        correction=str(part.get("correction", "none")),
     )
+    if panel.sweep and "values" in scale:
+        panel = replace(panel, sweep={**panel.sweep, "values": scale["values"]})
     env = part.get("env")
     if part.get("optional") and env not in configs.choices("env"):
         return replace(panel, missing=f"it needs env={env}, which is not there.")
@@ -180,7 +207,15 @@ def _panel(
     if of := part.get("of"):
         if of not in made:
             raise NblError(f"panel {name}: {configs.unknown('panel above it', of, made)}")
-        panel = replace(panel, runs=made[of].runs)
+        panel = replace(panel, runs=made[of].runs, missing=made[of].missing)
+    elif over := part.get("over"):
+        for other in over:
+            if other not in made and other not in absent:
+                raise NblError(f"panel {name}: {configs.unknown('panel above it', other, made)}")
+        there = [made[other] for other in over if other in made and not made[other].missing]
+        runs = {f"{p.name}/{label}": run for p in there for label, run in p.runs.items()}
+        panel = replace(panel, runs=runs, over={p.name: p.title for p in there})
+        return panel if there else replace(panel, missing="none of its panels can be made.")
     else:
         panel = replace(panel, runs=_runs(name, part, scale, out, owners))
     for claim in panel.claims:
@@ -193,8 +228,9 @@ def _runs(name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, own
     written: dict[str, Any] = dict(part.get("runs") or {})
     if sweep := part.get("sweep"):
         label = sweep.get("name", sweep["key"])
-        for value in sweep["values"]:
-            written[f"{label}={value}"] = [*_split(part["base"]), f"{sweep['key']}={value}"]
+        for base, text in (part.get("bases") or {"": part.get("base", "")}).items():
+            for value in scale.get("values", sweep["values"]):
+                written[f"{base} {label}={value}".strip()] = [*_split(text), f"{sweep['key']}={value}"]
     shared = [*([f"env={part['env']}"] if "env" in part else []), *_split(part.get("set") or ())]
     found: dict[str, Run] = {}
     for label, text in written.items():
@@ -228,9 +264,10 @@ def _check(panel: Panel, claim: dict[str, Any]) -> None:
             raise NblError(f"panel {panel.name}: {tests[0]} compares two: [A, B], or [A, [B, C]] for each of several.")
         if tests[0] == "close" and "within" not in claim:
             raise NblError(f"panel {panel.name}: close needs within=SHARE, for example 0.1: {claim}")
+        known = panel.bases if tests[0] == "grows_less" else panel.runs
         for label in labels(claim, panel.runs):
-            if label not in panel.runs:
-                raise NblError(f"panel {panel.name}: {configs.unknown('label', label, panel.runs)}")
+            if label not in known:
+                raise NblError(f"panel {panel.name}: {configs.unknown('label', label, known)}")
 
 
 def labels(claim: Mapping[str, Any], known: Iterable[str]) -> list[str]:
