@@ -18,8 +18,8 @@ from nbl.types import NblError
 
 
 class Data(NamedTuple):
-    """inputs (R, n, d), targets (R, M, n), weights (R, n); `rest` (R, M) is the part of the squared loss that sums per
-    arm leave out.
+    """inputs (R, n, d), targets (R, M, n), weights (R, n) or one a member, (R, M, n); `rest` (R, M) is the part of the
+    squared loss that sums per arm leave out.
     """
 
     inputs: Tensor
@@ -29,15 +29,15 @@ class Data(NamedTuple):
 
 
 class History(State):
-    """Every observation, in buffers that grow by doubling."""
+    """Every observation, in buffers that grow by doubling. `own`: a weight for each member, (R, M, q) where (R, q)."""
 
-    def __init__(self, replicas: int, dim: int, members: int = 1) -> None:
+    def __init__(self, replicas: int, dim: int, members: int = 1, own: bool = False) -> None:
         super().__init__()
         self.n = 0  # observations a replica
-        self.growing = {"inputs": (1,), "targets": (2,), "weights": (1,)}
+        self.growing = {"inputs": (1,), "targets": (2,), "weights": (2 if own else 1,)}
         self.register_buffer("inputs", torch.zeros(replicas, 0, dim))
         self.register_buffer("targets", torch.zeros(replicas, members, 0))
-        self.register_buffer("weights", torch.zeros(replicas, 0))
+        self.register_buffer("weights", torch.zeros((replicas, members, 0) if own else (replicas, 0)))
 
     inputs: Tensor
     targets: Tensor
@@ -51,11 +51,11 @@ class History(State):
         rows = slice(self.n, self.n + q)
         self.inputs[:, rows] = take(contexts, arms).flatten(2)
         self.targets[..., rows] = targets
-        self.weights[:, rows] = weights
+        self.weights[..., rows] = weights
         self.n += q
 
     def data(self) -> Data:
-        inputs, targets, weights = self.inputs[:, : self.n], self.targets[..., : self.n], self.weights[:, : self.n]
+        inputs, targets, weights = self.inputs[:, : self.n], self.targets[..., : self.n], self.weights[..., : self.n]
         return Data(inputs, targets, weights, targets.new_zeros(targets.shape[:2]))
 
     def reset(self) -> None:
@@ -63,13 +63,13 @@ class History(State):
 
 
 class ArmHistory(State):
-    """Sums per arm: total weight, and weighted sums of the targets and of their squares."""
+    """Sums per arm: total weight (`own`: of each member), and weighted sums of the targets and of their squares."""
 
-    def __init__(self, replicas: int, arms: int, dim: int, members: int = 1) -> None:
+    def __init__(self, replicas: int, arms: int, dim: int, members: int = 1, own: bool = False) -> None:
         super().__init__()
         self.n = 0  # observations a replica
         self.register_buffer("inputs", torch.zeros(replicas, arms, dim))
-        self.register_buffer("weights", torch.zeros(replicas, arms))
+        self.register_buffer("weights", torch.zeros((replicas, members, arms) if own else (replicas, arms)))
         self.register_buffer("sums", torch.zeros(replicas, members, arms))
         self.register_buffer("squares", torch.zeros(replicas, members, arms))
 
@@ -90,8 +90,9 @@ class ArmHistory(State):
                 "the arms changed, but this policy was told that they are fixed. Build it with fixed_arms=False, "
                 "or pass the same contexts in every round."
             )
-        self.weights.scatter_add_(1, arms, weights.to(self.weights.dtype))
-        values = (targets * weights.unsqueeze(1)).to(self.sums.dtype)
+        each = arms.unsqueeze(1).expand_as(weights) if weights.ndim == 3 else arms
+        self.weights.scatter_add_(-1, each, weights.to(self.weights.dtype))
+        values = (targets * _a_member(weights)).to(self.sums.dtype)
         index = arms.unsqueeze(1).expand_as(values)
         self.sums.scatter_add_(2, index, values)
         self.squares.scatter_add_(2, index, values * targets.to(values.dtype))
@@ -99,7 +100,7 @@ class ArmHistory(State):
 
     def data(self) -> Data:
         """An arm never played has weight 0, and so no say."""
-        targets = self.sums / self.weights.where(self.weights > 0, 1.0).unsqueeze(1)
+        targets = self.sums / _a_member(self.weights.where(self.weights > 0, 1.0))
         rest = 0.5 * (self.squares - self.sums * targets).sum(-1)
         return Data(self.inputs, targets, self.weights, rest)
 
@@ -108,6 +109,11 @@ class ArmHistory(State):
         self.weights.zero_()
         self.sums.zero_()
         self.squares.zero_()
+
+
+def _a_member(weights: Tensor) -> Tensor:
+    """(R, n) -> (R, 1, n); (R, M, n) stays."""
+    return weights if weights.ndim == 3 else weights.unsqueeze(1)
 
 
 def take(contexts: Tensor, arms: Tensor) -> Tensor:

@@ -148,7 +148,8 @@ class Fit(nn.Module):
             moments, taken = torch.zeros_like(moments), torch.zeros_like(taken)
         x = net.prepare(data.inputs[sets].repeat_interleave(members, 0), many=True)
         y = data.targets[sets].flatten(0, 1)
-        weights = data.weights[sets].repeat_interleave(members, 0)
+        weights = data.weights[sets]
+        weights = weights.flatten(0, 1) if weights.ndim == 3 else weights.repeat_interleave(members, 0)
         offset = net.evaluate(net.unpack(start), x)[0] if net.centered else None
         shrink = 1.0 / t if self.mean else 1.0  # a number, or (B, 1) where each network has its own t
         own = None if lam is None else lam[sets].repeat_interleave(members).unsqueeze(1).to(theta)  # (B, 1)

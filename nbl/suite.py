@@ -8,7 +8,7 @@
         env: linear
         draw: regret                          # regret (or reward, where it is not known), times and cost (with `of:
                                               # another panel`), sweep, grid (`grid: {KEY: [..], KEY: $scales_list}`),
-                                              # function
+                                              # function, totals and wins (tables over other panels)
         seed: 1000                            # of the panel's runs; 0 where it is not given
         set: [env.noise=0.5]                  # overrides of every run of the panel
         runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them
@@ -16,6 +16,12 @@
         scales: {smoke: null}                 # null leaves the panel out; {horizon: 300} changes what the scale says
         claims:                               # a test of nbl.report.claims and the labels it compares
           - {paper: "Lin-ES is competitive.", at_most: [Lin-ES, [LinUCB, LinTS]], factor: 1.25}
+      fig2:
+        draw: sweep                           # base (or bases, by name) with one key changed
+        bases: {TS: recipe=neural_ts, UCB: recipe=neural_ucb}
+        sweep: {name: delay, key: callbacks.delay.rounds, values: [1, 100]}
+        claims: [{paper: "TS suffers less.", grows_less: [TS, UCB]}]
+      table2: {draw: wins, over: [fig1a, fig1b], level: 0.1}   # tables over panels; correction: none or holm
 
 Runs whose configs are the same are one run, whichever panels they are in. Only this file knows the page's format.
 """
@@ -39,8 +45,8 @@ from omegaconf import DictConfig, OmegaConf
 from nbl import config as configs
 from nbl.types import NblError
 
-DRAWS = ("regret", "times", "cost", "sweep", "grid", "function")
-TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive", "slope")  # of nbl.report.claims
+DRAWS = ("regret", "times", "cost", "sweep", "grid", "function", "totals", "wins")
+TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive", "slope", "grows_less")  # in nbl.report
 MEASURES = ("regret", "reward", "select", "update", "round")
 _PAGE = ("title", "paper", "about", "interval", "scales", "panels")
 _PANEL = (
@@ -50,10 +56,14 @@ _PANEL = (
     "set",
     "runs",
     "base",
+    "bases",
     "sweep",
     "grid",
     "seed",
     "of",
+    "over",
+    "level",
+    "correction",
     "function",
     "scales",
     "claims",
@@ -97,6 +107,10 @@ class Panel:
     sweep: dict[str, Any] | None = None
     grid: dict[str, Any] | None = None
     function: dict[str, Any] | None = None
+    bases: tuple[str, ...] = ()  # of a sweep with several
+    over: dict[str, str] = field(default_factory=dict)  # panels that a table is over, with their titles
+    level: float = 0.1  # of its tests
+    correction: str = "none"
 
 
 @dataclass(frozen=True)
@@ -145,12 +159,14 @@ def plan(name: str, scale: str, out: Path) -> Suite:
         raise NblError(configs.unknown("scale", scale, scales))
     made: dict[str, Panel] = {}
     owners: dict[str, Run] = {}
+    absent: set[str] = set()  # panels left out at this scale
     for key, part in page["panels"].items():
         _known(part, _PANEL, f"panel {key}")
         own = (part.get("scales") or {}).get(scale, {})
         if own is None:
+            absent.add(key)
             continue
-        made[key] = _panel(key, part, {**scales[scale], **own}, out, made, owners)
+        made[key] = _panel(key, part, {**scales[scale], **own}, out, made, owners, absent)
     about = {text: " ".join(str(page.get(text, "")).split()) for text in ("title", "paper", "about")}
     return Suite(
         Path(name).stem,
@@ -171,7 +187,13 @@ def digest(config: DictConfig) -> str:
 
 
 def _panel(
-    name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, made: dict[str, Panel], owners: dict[str, Run]
+    name: str,
+    part: dict[str, Any],
+    scale: dict[str, Any],
+    out: Path,
+    made: dict[str, Panel],
+    owners: dict[str, Run],
+    absent: set[str],
 ) -> Panel:
     draw = part.get("draw", "regret")
     if draw not in DRAWS:
@@ -185,7 +207,12 @@ def _panel(
         sweep=part.get("sweep"),
         grid=_grid(part, scale, name) if "grid" in part else None,
         function=_values(part.get("function"), scale, f"panel {name}"),
+        bases=tuple(part.get("bases") or ()),
+        level=float(part.get("level", 0.1)),
+        correction=str(part.get("correction", "none")),
     )
+    if panel.sweep and "values" in scale:
+        panel = replace(panel, sweep={**panel.sweep, "values": scale["values"]})
     env = part.get("env")
     if part.get("optional") and env not in configs.choices("env"):
         return replace(panel, missing=f"it needs env={env}, which is not there.")
@@ -194,7 +221,15 @@ def _panel(
     if of := part.get("of"):
         if of not in made:
             raise NblError(f"panel {name}: {configs.unknown('panel above it', of, made)}")
-        panel = replace(panel, runs=made[of].runs)
+        panel = replace(panel, runs=made[of].runs, missing=made[of].missing)
+    elif over := part.get("over"):
+        for other in over:
+            if other not in made and other not in absent:
+                raise NblError(f"panel {name}: {configs.unknown('panel above it', other, made)}")
+        there = [made[other] for other in over if other in made and not made[other].missing]
+        runs = {f"{p.name}/{label}": run for p in there for label, run in p.runs.items()}
+        panel = replace(panel, runs=runs, over={p.name: p.title for p in there})
+        return panel if there else replace(panel, missing="none of its panels can be made.")
     else:
         panel = replace(panel, runs=_runs(name, part, scale, out, owners))
     for claim in panel.claims:
@@ -207,8 +242,9 @@ def _runs(name: str, part: dict[str, Any], scale: dict[str, Any], out: Path, own
     written: dict[str, Any] = dict(part.get("runs") or {})
     if sweep := part.get("sweep"):
         label = sweep.get("name", sweep["key"])
-        for value in sweep["values"]:
-            written[f"{label}={value}"] = [*_split(part["base"]), f"{sweep['key']}={value}"]
+        for base, text in (part.get("bases") or {"": part.get("base", "")}).items():
+            for value in scale.get("values", sweep["values"]):
+                written[f"{base} {label}={value}".strip()] = [*_split(text), f"{sweep['key']}={value}"]
     if "grid" in part:
         axes = _grid(part, scale, name)
         for values in itertools.product(*axes.values()):
@@ -260,9 +296,10 @@ def _check(panel: Panel, claim: dict[str, Any]) -> None:
             raise NblError(f"panel {panel.name}: {tests[0]} compares two: [A, B], or [A, [B, C]] for each of several.")
         if tests[0] == "close" and "within" not in claim:
             raise NblError(f"panel {panel.name}: close needs within=SHARE, for example 0.1: {claim}")
+        known = panel.bases if tests[0] == "grows_less" else panel.runs
         for label in labels(claim, panel.runs):
-            if label not in panel.runs:
-                raise NblError(f"panel {panel.name}: {configs.unknown('label', label, panel.runs)}")
+            if label not in known:
+                raise NblError(f"panel {panel.name}: {configs.unknown('label', label, known)}")
 
 
 def labels(claim: Mapping[str, Any], known: Iterable[str]) -> list[str]:

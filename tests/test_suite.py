@@ -283,3 +283,78 @@ def test_the_clock_changes_nothing():
         environment = Linear(arms=4, dim=3, replicas=2)
         arms.append(nbl.fit(LinES(dim=3, arms=4, replicas=2), environment, horizon=15, callbacks=callbacks).arm)
     assert arms[0].equal(arms[1])
+
+
+TABLES = """
+# Tables over panels, and a sweep of two algorithms.
+title: Tables
+scales:
+  smoke: {horizon: 12, replicas: 3, values: [1, 6]}
+  default: {horizon: 20, replicas: 3}
+panels:
+  a: {title: Four arms, env: linear, set: [env.arms=4, env.dim=3], runs: {ES: recipe=lin_es, UCB: recipe=lin_ucb}}
+  b: {title: Five arms, env: linear, set: [env.arms=5, env.dim=3], runs: {ES: recipe=lin_es, UCB: recipe=lin_ucb}}
+  c: {title: Later, env: linear, runs: {ES: recipe=lin_es}, scales: {smoke: null}}
+  d: {title: Absent, env: none, optional: true, runs: {ES: recipe=lin_es}}
+  totals: {title: Totals, draw: totals, over: [a, b, c, d]}
+  wins: {title: Wins, draw: wins, over: [a, b, c, d], level: 0.1, correction: holm}
+  delay:
+    title: Delay
+    env: linear
+    set: [env.arms=4, env.dim=3, +callbacks=delay, callbacks.delay.law=batch]
+    draw: sweep
+    bases: {ES: recipe=lin_es, UCB: recipe=lin_ucb}
+    sweep: {name: batch, key: callbacks.delay.rounds, values: [1, 2, 3]}
+    claims: [{paper: ES suffers less., grows_less: [ES, UCB]}]
+"""
+
+
+def test_tables_over_panels_and_sweeps_of_several(page):
+    """Total regret is the summaries', wins are those of the paired tests, and growth is tested replica by replica."""
+    from nbl.report import compare
+
+    page.write_text(TABLES)
+    assert go() == 0
+    report = Path("o/report.md").read_text()
+    finals = {
+        panel: {
+            a: json.loads(Path(f"o/runs/{panel}/{a}/summary.json").read_text())["regret"]["per_replica"]
+            for a in ("ES", "UCB")
+        }
+        for panel in "ab"
+    }
+    totals = {row["algorithm"]: row for row in rows("o/tables/totals.csv")}
+    assert list(totals["ES"]) == ["algorithm", "Four arms", "Five arms"]
+    mean = sum(finals["a"]["ES"]) / 3
+    assert totals["ES"]["Four arms"].strip("*").startswith(f"{mean:.1f} ±")
+    assert sum(row["Four arms"].startswith("**") for row in totals.values()) == 1
+    wins = {row["algorithm"]: row for row in rows("o/tables/wins.csv")}
+    values = {a: dict(enumerate(v)) for a, v in finals["b"].items()}
+    found = compare.wins(compare.pairs(values, 0.1, "holm"), ["ES", "UCB"])
+    assert wins["ES"]["Five arms"] == "/".join(map(str, found["ES"]))
+    assert "Holm's correction" in report and "at 0.1" in report
+    assert Path("o/figures/delay.png").exists() and not Path("o/figures/wins.png").exists()
+    rise = []
+    for base in ("ES", "UCB"):
+        one, six = (
+            json.loads(Path(f"o/runs/delay/{base}_batch={n}/summary.json").read_text())["regret"]["per_replica"]
+            for n in (1, 6)
+        )
+        rise.append([late - now for late, now in zip(six, one, strict=True)])
+    (verdict,) = rows("o/claims.csv")
+    assert float(verdict["p_for"]) == pytest.approx(claims.better(*rise).p_for, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("over: [a, b, c, d], level", "over: [a, z], level", "'z'"),
+        ("grows_less: [ES, UCB]", "grows_less: [ES, UBC]", "UCB"),
+        ("draw: wins", "draw: win", "wins"),
+    ],
+)
+def test_slips_in_tables_are_named(page, old, new, match):
+    page.write_text(TABLES)
+    edit(page, old, new)
+    with pytest.raises(NblError, match=match):
+        suite.plan("small.yaml", "smoke", Path("o"))

@@ -1,6 +1,7 @@
 """The algorithms, one file a family."""
 
 from nbl.algorithms.baselines import EpsilonGreedy, Uniform
+from nbl.algorithms.bootstrap import BootstrapNN
 from nbl.algorithms.ensemble import NeuralES, NeuralPHE
 from nbl.algorithms.glm import GLMES, GLMFPL, GLMTSL, GLMUCB
 from nbl.algorithms.kernel import KernelTS, KernelUCB
@@ -27,6 +28,7 @@ __all__ = [
     "VACDB",
     "AdaOFUECOLog",
     "BatchedNeuralUCB",
+    "BootstrapNN",
     "CoLSTIM",
     "EpsilonGreedy",
     "KernelTS",

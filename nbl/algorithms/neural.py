@@ -31,6 +31,8 @@ class NeuralBandit(BanditModule):
         **problem: dim, arms, replicas, seed, horizon, fixed_arms: see `BanditModule`.
     """
 
+    own_weights = False  # True where an observation weighs differently for each member
+
     def __init__(
         self,
         dim: int,
@@ -69,9 +71,9 @@ class NeuralBandit(BanditModule):
             self.history = History(self.replicas, 2 * self.dim, self.members).to(self.placed)
         elif self.fixed_arms and self.options["history"] != "full":
             assert self.arms is not None
-            self.history = ArmHistory(self.replicas, self.arms, self.length, members).to(self.placed)
+            self.history = ArmHistory(self.replicas, self.arms, self.length, members, self.own_weights).to(self.placed)
         else:
-            self.history = History(self.replicas, self.length, members).to(self.placed)
+            self.history = History(self.replicas, self.length, members, self.own_weights).to(self.placed)
 
     @property
     def loss(self) -> Loss | None:

@@ -54,6 +54,20 @@ def grid(means: Array, axes: Mapping[str, Sequence[Any]], title: str, what: str 
     return _png(figure)
 
 
+def sweeps(finals: Mapping[str, Sequence[Array]], values: Sequence[float], name: str, title: str) -> bytes:
+    """The final regret of several algorithms against the value that was changed.    label -> one (R,) a value"""
+    figure, (axes,) = _page(1)
+    x = np.arange(len(values))
+    for label, parts in finals.items():
+        axes.errorbar(x, [v.mean() for v in parts], [_half(v) for v in parts], fmt="o-", capsize=3, label=label)
+    axes.set(xlabel=name, ylabel="regret after the last round, 95% interval", title=title)
+    axes.set(xticks=x, xticklabels=[str(v) for v in values])
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    return _png(figure)
+
+
 def times(costs: Mapping[str, tuple[float, float]], title: str) -> bytes:
     """What a round costs: selection and update, in milliseconds of process time.    label -> (select, update)"""
     figure, (axes,) = _page(1)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nbl import results
 from nbl.metrics import summarise
-from nbl.report import claims, figures
+from nbl.report import claims, compare, figures
 from nbl.suite import TESTS, Panel, Run, Suite, labels, runs
 
 Array = NDArray[np.float64]
@@ -145,6 +145,8 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
             options = {key: claim[key] for key in ("within",) if key in claim}
             return claims.every({str(c): claims.slope(x, curves[str(c)], claim["at"], **options) for c in named})
         return claims.lowest(x, curves[str(claim["lowest"])], claim["at"], claim.get("within", 0.05))
+    if test == "grows_less":
+        return _growth(panel, claim["grows_less"], found)
     named = labels(claim, panel.runs)
     if missing := [label for label in named if label not in found]:
         return claims.Verdict(1.0, 1.0, f"no results of {', '.join(missing)}")
@@ -161,6 +163,18 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
     return claims.every({other: claims.TESTS[test](values[one], values[other], **options) for other in others})
 
 
+def _growth(panel: Panel, names: Sequence[str], found: Mapping[str, Played]) -> claims.Verdict:
+    """How much regret rises above that at the first value, on average over the others: for one less than the other?"""
+    rises = []
+    for name in names:
+        runs = [found.get(label) for label in panel.runs if label.startswith(f"{name} ")]
+        finals = [run.measure("regret") for run in runs if run is not None]
+        if len(finals) < len(runs) or len(finals) < 2 or len({len(values) for values in finals}) > 1:
+            return claims.Verdict(1.0, 1.0, f"no results of {name} at every value")
+        rises.append(np.mean(finals[1:], axis=0) - finals[0])
+    return claims.better(*rises)
+
+
 def _words(claim: Mapping[str, Any]) -> str:
     """The test, as a reader would say it."""
     test, what = next(test for test in TESTS if test in claim), claim.get("measure", "regret")
@@ -174,6 +188,8 @@ def _words(claim: Mapping[str, Any]) -> str:
     if test == "best":
         return f"{claim['best']} has less {what} than each of {', '.join(claim.get('others', ())) or 'the others'}"
     one, rest = claim[test]
+    if test == "grows_less":
+        return f"regret of {one} rises less over the first value, on average, than that of {rest}"
     against = " and ".join(rest if isinstance(rest, list) else [rest])
     noun = {"regret": "regret", "select": "selection time", "update": "update time", "round": "time a round"}[what]
     if test == "close":
@@ -221,6 +237,8 @@ def _section(
     for label, run in panel.runs.items():
         if label not in found:
             text += [f"- {label}: {errors.get(run.key, 'not finished')}"]
+    if panel.over:
+        return [*text, *_over(out, panel, found), ""]
     if found or panel.draw == "function":
         picture = out / "figures" / f"{panel.name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
@@ -252,6 +270,46 @@ def _searched(found: Mapping[str, Played]) -> str:
     )
 
 
+def _over(out: Path, panel: Panel, found: Mapping[str, Played]) -> list[str]:
+    """A table over several panels: total regret with its sd, or wins, ties and losses by paired t-tests."""
+    finals: dict[str, dict[str, dict[int, float]]] = {}  # panel, algorithm, seed
+    for label, part in found.items():
+        name, _, algorithm = label.partition("/")
+        finals.setdefault(name, {})[algorithm] = dict(zip(part.seeds, part.measure("regret").tolist(), strict=True))
+    algorithms = list(dict.fromkeys(a for values in finals.values() for a in values))
+    rows: dict[str, dict[str, Any]] = {a: {"algorithm": a} for a in algorithms}
+    total = {a: np.zeros(3, dtype=int) for a in algorithms}
+    for name, values in finals.items():
+        title = panel.over[name]
+        if panel.draw == "totals":
+            mean = {a: np.array(list(v.values())) for a, v in values.items()}
+            best = min(mean, key=lambda a: float(mean[a].mean()))
+            for a, v in mean.items():
+                cell = f"{v.mean():.1f} ± {v.std(ddof=1) if len(v) > 1 else math.nan:.1f}"
+                rows[a][title] = f"**{cell}**" if a == best else cell
+        else:
+            found_pairs = compare.pairs(values, panel.level, panel.correction)
+            for a, score in compare.wins(found_pairs, list(values)).items():
+                rows[a][title] = "/".join(map(str, score))
+                total[a] += score
+    if panel.draw == "wins":
+        for a in algorithms:
+            rows[a]["all"] = "/".join(map(str, total[a]))
+    heads = list(dict.fromkeys(key for row in rows.values() for key in row))
+    results.write_text(out / "tables" / f"{panel.name}.csv", _csv(heads, list(rows.values())))
+    text = [f"| {' | '.join(heads)} |", "|---" + "|:-:" * (len(heads) - 1) + "|"]
+    text += [f"| {' | '.join(_cell(str(row.get(head, '-'))) for head in heads)} |" for row in rows.values()]
+    if panel.draw == "wins":
+        corrected = ", with Holm's correction in each column" if panel.correction == "holm" else ", without correction"
+        text += ["", f"Wins/ties/losses, two-sided paired t-tests on shared seeds at {panel.level:g}{corrected}."]
+    else:
+        text += [
+            "",
+            "Total regret after the last round, mean ± standard deviation over replicas; bold: the lowest mean.",
+        ]
+    return text
+
+
 def _draw(panel: Panel, found: Mapping[str, Played], level: float = 0.95) -> bytes:
     title = f"{panel.name}: {panel.title}"
     if panel.draw == "function":
@@ -269,6 +327,9 @@ def _draw(panel: Panel, found: Mapping[str, Played], level: float = 0.95) -> byt
     if panel.draw == "grid" and panel.grid is not None and len(panel.grid) == 2 and len(found) == len(panel.runs):
         means = np.array([found[label].curve[:, -1].mean() for label in panel.runs])
         return figures.grid(means.reshape([len(axis) for axis in panel.grid.values()]), panel.grid, title, what)
+    if panel.bases and panel.sweep is not None and len(found) == len(panel.runs):
+        lines = {b: [c[:, -1] for label, c in curves.items() if label.startswith(f"{b} ")] for b in panel.bases}
+        return figures.sweeps(lines, panel.sweep["values"], panel.sweep.get("name", panel.sweep["key"]), title)
     if (
         panel.draw == "sweep"
         and panel.sweep is not None
