@@ -85,8 +85,7 @@ class Fit(nn.Module):
     @torch.no_grad()
     def forward(self, net: Network, data: Data, t: int, who: Tensor | None = None) -> None:
         """Train on the data of t observations; `who` (R,) masks the replicas that train."""
-        everyone = torch.arange(net.replicas, device=net.theta.device)
-        replicas = everyone if who is None else everyone[who]
+        replicas = self._due(net, who, t)
         if not len(replicas):
             return
         n = data.inputs.shape[1]
@@ -95,15 +94,33 @@ class Fit(nn.Module):
         theta, moments, last = (
             torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
         )
-        if not bool(theta.isfinite().all()):
-            bad = replicas[~theta.isfinite().view(len(replicas), -1).all(1)].tolist()
+        rows, well = self._rows(net, replicas), theta.isfinite().all(1, keepdim=True)
+        if theta.device.type == "cpu":
+            self._diverged(replicas[~well.view(len(replicas), -1).all(1)].tolist(), t)
+        else:  # found out by `_due`, at the next retraining
+            theta, moments = (
+                torch.where(well, theta, net.theta[rows]),
+                torch.where(well, moments, self.moments[:, rows]),
+            )
+        net.theta[rows], self.moments[:, rows], self.last[replicas] = theta, moments, last
+        self.taken[rows] = (self.taken[rows] if self.warm else 0.0) + self.steps
+
+    def _due(self, net: Network, who: Tensor | None, t: int) -> Tensor:
+        """Which replicas train. On a GPU this is the one question that a retraining asks: who, and are all well?"""
+        everyone = torch.arange(net.replicas, device=net.theta.device)
+        if everyone.device.type == "cpu":
+            return everyone if who is None else everyone[who]
+        well = self.last.isfinite().all(1)
+        due, fine = torch.stack([torch.ones_like(well) if who is None else who, well]).tolist()
+        self._diverged([r for r, is_fine in enumerate(fine) if not is_fine], t)
+        return everyone if all(due) else torch.tensor([r for r, d in enumerate(due) if d], device=everyone.device)
+
+    def _diverged(self, bad: list[int], t: int) -> None:
+        if bad:
             raise FitError(
                 f"training diverged after {t} observations: weights of replica(s) {bad} are not finite. "
                 f"Lower `fit.lr` (now {self.lr}), or use `fit.scale=mean`. The weights from before were kept."
             )
-        rows = self._rows(net, replicas)
-        net.theta[rows], self.moments[:, rows], self.last[replicas] = theta, moments, last
-        self.taken[rows] = (self.taken[rows] if self.warm else 0.0) + self.steps
 
     def _train(self, net: Network, data: Data, t: int, replicas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """J steps for some replicas. Returns their weights, their optimiser's state and their loss."""
