@@ -93,8 +93,7 @@ class Fit(nn.Module):
 
         `lam` (R,) is a lambda of each replica's own, where it moves: the ridge is then m lam.
         """
-        everyone = torch.arange(net.replicas, device=net.theta.device)
-        replicas = everyone if who is None else everyone[who]
+        replicas = self._due(net, who, t)
         members = torch.arange(net.members, device=replicas.device)
         self._fit(net, data, t, replicas, (replicas[:, None] * net.members + members).view(-1, net.members), lam)
 
@@ -119,16 +118,34 @@ class Fit(nn.Module):
         theta, moments, last = (
             torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
         )
-        rows = rows.flatten()
-        if not bool(theta.isfinite().all()):
-            bad = sorted(set((rows[~theta.isfinite().all(1)] // net.members).tolist()))
-            longest = t if isinstance(t, int) else int(t.max())
-            raise FitError(
-                f"training diverged after {longest} observations: weights of replica(s) {bad} are not finite. "
-                f"Lower `fit.lr` (now {self.lr}), or use `fit.scale=mean`. The weights from before were kept."
+        rows, well = rows.flatten(), theta.isfinite().all(1, keepdim=True)
+        if theta.device.type == "cpu":
+            self._diverged((rows[~well.squeeze(1)] // net.members).tolist(), t)
+        else:  # found out by `_due`, at the next retraining
+            theta, moments = (
+                torch.where(well, theta, net.theta[rows]),
+                torch.where(well, moments, self.moments[:, rows]),
             )
         net.theta[rows], self.moments[:, rows], self.last.view(-1)[rows] = theta, moments, last.flatten()
         self.taken[rows] = (self.taken[rows] if self.warm else 0.0) + self.steps
+
+    def _due(self, net: Network | Pairs, who: Tensor | None, t: int) -> Tensor:
+        """Which replicas train. On a GPU this is the one question that a retraining asks: who, and are all well?"""
+        everyone = torch.arange(net.replicas, device=net.theta.device)
+        if everyone.device.type == "cpu":
+            return everyone if who is None else everyone[who]
+        well = self.last.isfinite().all(1)
+        due, fine = torch.stack([torch.ones_like(well) if who is None else who, well]).tolist()
+        self._diverged([r for r, is_fine in enumerate(fine) if not is_fine], t)
+        return everyone if all(due) else torch.tensor([r for r, d in enumerate(due) if d], device=everyone.device)
+
+    def _diverged(self, bad: list[int], t: int | Tensor) -> None:
+        if bad:
+            longest = t if isinstance(t, int) else int(t.max())
+            raise FitError(
+                f"training diverged after {longest} observations: weights of replica(s) {sorted(set(bad))} are not "
+                f"finite. Lower `fit.lr` (now {self.lr}), or use `fit.scale=mean`. The weights from before were kept."
+            )
 
     def _train(
         self,

@@ -35,7 +35,16 @@ CASES = {
 def processes():
     """`processes(2, arguments, folder, log)`: as torchrun would start them."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nbl.train", "nbl.algorithms", "nbl.envs", "nbl.results"])
+    nbl_parts = [
+        "nbl.train",
+        "nbl.algorithms",
+        "nbl.envs",
+        "nbl.results",
+        "nbl.report.plots",
+        "nbl.cli",
+        "nbl_callbacks",
+    ]
+    context.set_forkserver_preload([*nbl_parts, "hydra", "rich.table", "matplotlib.figure", "pyarrow.parquet"])
     return lambda *args: killer.torchrun(context, *args)
 
 
@@ -142,7 +151,7 @@ def test_one_process_is_killed_and_the_run_resumes_on_any_number(case, processes
     assert codes == [1, -signal.SIGKILL]
     assert "another process of this run has ended" in Path("log").read_text()
     assert checkpoint.find("killed").name == "round-0000014.ckpt"
-    for world in (1, 2, 3):
+    for world in (1, 2, 3) if case == "replicas" else (3,):
         shutil.copytree("killed", f"on_{world}")
         resume = [f"resume=on_{world}", "callbacks.kill=null"]
         if world == 1:
@@ -153,7 +162,7 @@ def test_one_process_is_killed_and_the_run_resumes_on_any_number(case, processes
         assert Path(f"on_{world}/metrics.csv").read_text().count("\n") == Path("whole/metrics.csv").read_text().count(
             "\n"
         )
-    policy = nbl.load(checkpoint.find("on_2"))
+    policy = nbl.load(checkpoint.find("on_3"))
     assert policy.round == 40 and policy.replicas == int(common[1].split("=")[1])
 
 

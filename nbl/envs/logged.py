@@ -163,7 +163,7 @@ class Logged(Environment):
         if max(passes) > 0 and not self.repeat:
             raise LogEnded(
                 f"replica {passes.index(max(passes))} has read all {self.rows} events of {self.source} "
-                f"in {self.t - (self._asked is not None)} rounds. Play fewer, or let events come again: env.repeat=true."
+                f"in {self.t - (self._asked is not None)} rounds. Play fewer, or let them come again: env.repeat=true."
             )
         for r, again in enumerate(passes):
             if again != self._pass[r]:
