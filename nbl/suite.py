@@ -6,7 +6,7 @@
       fig1a:
         title: Linear bandit
         env: linear
-        draw: regret                          # regret, times (with `of: another panel`), sweep, function
+        draw: regret                          # regret, average (R(t)/t), times (`of: another panel`), sweep, function
         set: [env.noise=0.5]                  # overrides of every run of the panel
         runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them
         optional: true                        # leave the panel out where there is no such env; needs: VARIABLE likewise
@@ -35,8 +35,8 @@ from omegaconf import DictConfig, OmegaConf
 from nbl import config as configs
 from nbl.types import NblError
 
-DRAWS = ("regret", "times", "sweep", "function")
-TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive")  # of nbl.report.claims
+DRAWS = ("regret", "average", "times", "sweep", "function")
+TESTS = ("better", "close", "at_most", "best", "sublinear", "faster", "lowest", "sensitive")  # of nbl.report.claims
 MEASURES = ("regret", "select", "update", "round")
 _PAGE = ("title", "paper", "about", "scales", "panels")
 _PANEL = (
@@ -224,7 +224,9 @@ def _check(panel: Panel, claim: dict[str, Any]) -> None:
     if claim.get("measure", "regret") not in MEASURES:
         raise NblError(f"panel {panel.name}: {configs.unknown('measure', claim['measure'], MEASURES)}")
     if panel.draw != "function":
-        if tests[0] != "best" and not (isinstance(claim[tests[0]], list) and len(claim[tests[0]]) == 2):
+        if tests[0] not in ("best", "sublinear") and not (
+            isinstance(claim[tests[0]], list) and len(claim[tests[0]]) == 2
+        ):
             raise NblError(f"panel {panel.name}: {tests[0]} compares two: [A, B], or [A, [B, C]] for each of several.")
         if tests[0] == "close" and "within" not in claim:
             raise NblError(f"panel {panel.name}: close needs within=SHARE, for example 0.1: {claim}")
@@ -237,6 +239,7 @@ def labels(claim: Mapping[str, Any], known: Iterable[str]) -> list[str]:
     """The runs that a claim speaks of; `best` speaks of all that are known, unless it names the others."""
     test = next(test for test in TESTS if test in claim)
     sides = [claim["best"], *claim.get("others", known)] if test == "best" else claim[test]
+    sides = [sides] if isinstance(sides, str) else sides  # sublinear: one, or a list
     flat = [label for side in sides for label in (side if isinstance(side, list) else [side])]
     return list(dict.fromkeys(flat))
 

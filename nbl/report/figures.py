@@ -19,11 +19,11 @@ Array = NDArray[np.float64]
 _POINTS = 500  # points on a curve: more cannot be seen
 
 
-def regret(curves: Mapping[str, Array], title: str) -> bytes:
+def regret(curves: Mapping[str, Array], title: str, name: str = "cumulative regret, mean and 95% band") -> bytes:
     """Mean cumulative regret of each algorithm with its 95% band.    label -> (R, T)"""
     figure, (axes,) = _page(1)
     _curves(axes, curves)
-    axes.set_title(title)
+    axes.set(title=title, ylabel=name)
     return _png(figure)
 
 

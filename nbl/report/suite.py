@@ -127,6 +127,8 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
         return claims.Verdict(1.0, 1.0, f"no results of {', '.join(missing)}")
     if len({found[label].seeds for label in named}) > 1:
         return claims.Verdict(1.0, 1.0, "the runs have different seeds: there are no pairs")
+    if test == "sublinear":
+        return claims.every({label: claims.sublinear(found[label].regret) for label in named})
     values = {label: found[label].measure(claim.get("measure", "regret")) for label in named}
     shortest = min(map(len, values.values()))  # of blocks, where a run has ended early
     values = {label: part[:shortest] for label, part in values.items()}
@@ -143,6 +145,9 @@ def _words(claim: Mapping[str, Any]) -> str:
     test, what = next(test for test in TESTS if test in claim), claim.get("measure", "regret")
     if test in ("lowest", "sensitive"):
         return f"lowest at {claim['at']}" if test == "lowest" else "moves more along a curve than between curves"
+    if test == "sublinear":
+        who = claim[test] if isinstance(claim[test], list) else [claim[test]]
+        return f"regret of {' and '.join(who)} smaller in the second half of the rounds than in the first"
     if test == "best":
         return f"{claim['best']} has less {what} than each of {', '.join(claim.get('others', ())) or 'the others'}"
     one, rest = claim[test]
@@ -195,6 +200,8 @@ def _section(
         rows = [_row(label, part) for label, part in found.items()]
         results.write_text(out / "tables" / f"{panel.name}.csv", _csv(_TABLE, rows))
         text += _table(rows)
+        if panel.draw == "average":
+            text += ["", *_averages(found)]
     for line in lines:
         verdict, strength = line.verdict, f"p for {line.verdict.p_for:.2g}, against {line.verdict.p_against:.2g}"
         text += ["", f"- The paper: {line.paper}" if line.paper else "- Not a claim of the paper, but of interest."]
@@ -220,7 +227,23 @@ def _draw(panel: Panel, found: Mapping[str, Played]) -> bytes:
         and len(found) == len(panel.runs) == len(panel.sweep["values"])
     ):
         return figures.sweep(curves, panel.sweep["values"], panel.sweep.get("name", panel.sweep["key"]), title)
+    if panel.draw == "average":
+        means = {label: curve / np.arange(1, curve.shape[1] + 1) for label, curve in curves.items()}
+        return figures.regret(means, title, "R(t)/t, mean and 95% band")
     return figures.regret(curves, title)
+
+
+def _averages(found: Mapping[str, Played]) -> list[str]:
+    """R(t)/t at a fifth, three fifths and the end of the rounds, mean and sd."""
+    rounds = min(part.regret.shape[1] for part in found.values())
+    at = [max(1, rounds // 5), max(1, 3 * rounds // 5), rounds]
+    text = [f"| algorithm | {' | '.join(f'R({t})/{t}' for t in at)} |", "|---|" + "--:|" * len(at)]
+    for label, part in found.items():
+        values = [part.regret[:, t - 1] / t for t in at]
+        spread = [float(v.std(ddof=1)) if len(v) > 1 else math.nan for v in values]
+        cells = [f"{v.mean():.3f} (sd {sd:.3f})" for v, sd in zip(values, spread, strict=True)]
+        text.append(f"| {_cell(label)} | {' | '.join(cells)} |")
+    return text
 
 
 def _evaluate(panel: Panel) -> tuple[Array, dict[str, Array]]:
