@@ -6,9 +6,9 @@
       fig1a:
         title: Linear bandit
         env: linear
-        draw: regret                          # regret (or reward, where it is not known), times and cost (with `of:
-                                              # another panel`), sweep, grid (`grid: {KEY: [..], KEY: $scales_list}`),
-                                              # function, totals and wins (tables over other panels)
+        draw: regret                          # regret (or reward, where it is not known), average (R(t)/t), times and
+                                              # cost (with `of: another panel`), sweep, function, totals and wins (tables
+                                              # over other panels), grid (`grid: {KEY: [..], KEY: $scales_list}`)
         seed: 1000                            # of the panel's runs; 0 where it is not given
         set: [env.noise=0.5]                  # overrides of every run of the panel
         runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them
@@ -45,8 +45,8 @@ from omegaconf import DictConfig, OmegaConf
 from nbl import config as configs
 from nbl.types import NblError
 
-DRAWS = ("regret", "times", "cost", "sweep", "grid", "function", "totals", "wins")
-TESTS = ("better", "close", "at_most", "best", "faster", "lowest", "sensitive", "slope", "grows_less")  # in nbl.report
+DRAWS = ("regret", "average", "times", "cost", "sweep", "grid", "function", "totals", "wins")
+TESTS = ("better", "close", "at_most", "best", "faster", "sublinear", "grows_less", "lowest", "sensitive", "slope")
 MEASURES = ("regret", "reward", "select", "update", "round")
 _PAGE = ("title", "paper", "about", "interval", "scales", "panels")
 _PANEL = (
@@ -292,7 +292,9 @@ def _check(panel: Panel, claim: dict[str, Any]) -> None:
     if claim.get("measure", "regret") not in MEASURES:
         raise NblError(f"panel {panel.name}: {configs.unknown('measure', claim['measure'], MEASURES)}")
     if panel.draw != "function":
-        if tests[0] != "best" and not (isinstance(claim[tests[0]], list) and len(claim[tests[0]]) == 2):
+        if tests[0] not in ("best", "sublinear") and not (
+            isinstance(claim[tests[0]], list) and len(claim[tests[0]]) == 2
+        ):
             raise NblError(f"panel {panel.name}: {tests[0]} compares two: [A, B], or [A, [B, C]] for each of several.")
         if tests[0] == "close" and "within" not in claim:
             raise NblError(f"panel {panel.name}: close needs within=SHARE, for example 0.1: {claim}")
@@ -306,6 +308,7 @@ def labels(claim: Mapping[str, Any], known: Iterable[str]) -> list[str]:
     """The runs that a claim speaks of; `best` speaks of all that are known, unless it names the others."""
     test = next(test for test in TESTS if test in claim)
     sides = [claim["best"], *claim.get("others", known)] if test == "best" else claim[test]
+    sides = [sides] if isinstance(sides, str) else sides  # sublinear: one, or a list
     flat = [label for side in sides for label in (side if isinstance(side, list) else [side])]
     return list(dict.fromkeys(flat))
 

@@ -16,9 +16,12 @@ Variance-awareness is the callback `nbl_callbacks.VarianceWeighting`: it weighs 
 own (`source=oracle`). Without it this is NLDB. Outside a Trainer give the weight to `observe`.
 
 `paper` (algorithm=nvldb_paper): eq. (3) for the weights, eq. (4) as a sum, V grown by line 13; the main text's L = 3,
-m = 100, lr 0.001. `practical` (algorithm=nvldb_ucb_asym and so on) is appendix E.2.1: two hidden layers of 32, lr 0.01,
-and V computed anew with the features of today after each training (`rebuild=True`, "reinitialize"). Its weights start
-as in `feature` (nbl/networks.py), because eq. (3) needs an even d.
+m = 100, lr 0.001. `practical` (algorithm=nvldb) is appendix E.2.1: two hidden layers of 32, n = 20 steps of Adam, and V
+computed anew with the features of today after each training (`rebuild=True`, "reinitialize"). Its weights start as in
+`feature` (nbl/networks.py), because eq. (3) needs an even d; phi has 32 numbers, not d = 5, the ridge is on all
+weights, and a_t = 4. As printed (phi of length d, W free, a_t = 1) the network fits the first duels at once, V fills,
+and the greedy arm meets itself for ever after, which tells nothing: 97% of rounds on the square utility, with the
+regret of chance.
 
 Departures. Training in round t sees the duel of round t, which eq. (4) leaves for the next round; so theta_t of line
 12, trained on duels 1 to t-1, is here the model before it trains, which the callback asks. CSYM's set has >= for > (see
@@ -43,8 +46,8 @@ from nbl.module import Score, Weight
 from nbl.networks import Pairs
 from nbl.types import NblError
 
-NET = {"kind": "feature", "width": 32, "depth": 4}  # two hidden layers, then phi, then theta
-FIT = {"optimizer": "adam", "lr": 0.01, "steps": 20, "towards": "start", "penalty": "last"}
+NET = {"kind": "feature", "width": 32, "depth": 4, "phi": 32}  # two hidden layers, then phi, then theta
+FIT = {"optimizer": "adam", "lr": 0.001, "steps": 20, "ridge": 10.0, "towards": "start"}
 
 
 class NVLDB(Dueling, NeuralBandit):
@@ -53,7 +56,7 @@ class NVLDB(Dueling, NeuralBandit):
     Args:
         refit: solve for the last layer after the gradient steps (line 10).
         rebuild: V with the features of today after each training; else it grows by those of each duel's own round.
-        net, fit: as for every neural bandit, over `NET` and `FIT`; `fit.ridge` is lam unless given.
+        net, fit: as for every neural bandit, over `NET` and `FIT`; `fit.ridge=None` is lam.
         **dueling: rule, symmetry, nu, link: see `Dueling`; lam, retrain: see `NeuralBandit`.
     """
 
@@ -61,6 +64,7 @@ class NVLDB(Dueling, NeuralBandit):
         self,
         dim: int,
         *,
+        nu: float = 4.0,
         lam: float = 1.0,
         net: dict[str, Any] | None = None,
         fit: dict[str, Any] | None = None,
@@ -71,7 +75,12 @@ class NVLDB(Dueling, NeuralBandit):
         if net is not None and not isinstance(net, dict):
             raise NblError("NVLDB solves for the last layer: net needs a kind (feature, mirrored or standard).")
         options = {**NET, **(net or {})}
-        super().__init__(dim, lam=lam, net=options, fit={**FIT, "ridge": lam, **(fit or {})}, **dueling)
+        if options["kind"] == "standard" and "phi" not in (net or {}):
+            del options["phi"]
+        training = {**FIT, **(fit or {})}
+        if training["ridge"] is None:
+            training["ridge"] = lam
+        super().__init__(dim, nu=nu, lam=lam, net=options, fit=training, **dueling)
         if self.net.centered:
             raise NblError(f"NVLDB(net.kind={options['kind']}): choose feature, mirrored or standard.")
         self.refit, self.rebuild = refit, rebuild

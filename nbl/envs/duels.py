@@ -195,7 +195,7 @@ class PreferenceLog(Duel):
         self.source, self.rows, self.repeat = source, len(items), repeat
         size = float(np.linalg.norm(items, axis=-1).mean()) if scale else 1.0
         self.register_buffer("items", torch.from_numpy(items / (size or 1.0)).float(), persistent=False)
-        self.register_buffer("won", torch.from_numpy(won).double(), persistent=False)
+        self.register_buffer("won", torch.tensor(won, dtype=torch.float64), persistent=False)
         self._order = (-1, torch.empty(0))  # of a pass over the rows, (R, N)
         self._row = torch.zeros(replicas, dtype=torch.int64)  # of the open round
         self._swapped = torch.zeros(replicas, dtype=torch.bool)  # whether its first item is arm 1

@@ -78,6 +78,13 @@ def best(name: str, values: Mapping[str, Values], others: Iterable[str] | None =
     return every({other: better(values[name], values[other]) for other in rivals})
 
 
+def sublinear(curves: NDArray[np.float64]) -> Verdict:
+    """Regret grows less than linearly: less of it in the second half of the rounds than in the first.    (n, T)"""
+    half = curves.shape[1] // 2
+    first = curves[:, half - 1]
+    return better(curves[:, 2 * half - 1] - first, first)
+
+
 def every(verdicts: Mapping[str, Verdict]) -> Verdict:
     """All of the claims at once: the weakest must pass; against, the strongest, with Bonferroni's correction."""
     if not verdicts:

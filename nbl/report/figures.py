@@ -19,11 +19,18 @@ Array = NDArray[np.float64]
 _POINTS = 500  # points on a curve: more cannot be seen
 
 
-def regret(curves: Mapping[str, Array], title: str, what: str = "regret", level: float = 0.95) -> bytes:
-    """Mean cumulative regret (or reward) of each algorithm with its 95% band.    label -> (R, T)"""
+def regret(
+    curves: Mapping[str, Array], title: str, what: str = "regret", level: float = 0.95, name: str | None = None
+) -> bytes:
+    """Mean cumulative regret (or reward) of each algorithm with its 95% band; `name` is another name of the axis.
+
+    label -> (R, T)
+    """
     figure, (axes,) = _page(1)
     _curves(axes, curves, what, level)
     axes.set_title(title)
+    if name is not None:
+        axes.set_ylabel(name)
     return _png(figure)
 
 

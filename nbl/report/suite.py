@@ -152,6 +152,8 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
         return claims.Verdict(1.0, 1.0, f"no results of {', '.join(missing)}")
     if len({found[label].seeds for label in named}) > 1:
         return claims.Verdict(1.0, 1.0, "the runs have different seeds: there are no pairs")
+    if test == "sublinear":
+        return claims.every({label: claims.sublinear(found[label].regret) for label in named})
     values = {label: found[label].measure(claim.get("measure", "regret")) for label in named}
     shortest = min(map(len, values.values()))  # of blocks, where a run has ended early
     values = {label: part[:shortest] for label, part in values.items()}
@@ -185,6 +187,9 @@ def _words(claim: Mapping[str, Any]) -> str:
     if what == "reward":
         one, rest = (claim["best"], claim.get("others", ["the others"])) if test == "best" else claim[test]
         return f"reward of {one} above that of {' and '.join(rest if isinstance(rest, list) else [rest])}"
+    if test == "sublinear":
+        who = claim[test] if isinstance(claim[test], list) else [claim[test]]
+        return f"regret of {' and '.join(who)} smaller in the second half of the rounds than in the first"
     if test == "best":
         return f"{claim['best']} has less {what} than each of {', '.join(claim.get('others', ())) or 'the others'}"
     one, rest = claim[test]
@@ -249,6 +254,8 @@ def _section(
         names = _REWARD if "reward_mean" in rows[0] else _TABLE
         results.write_text(out / "tables" / f"{panel.name}.csv", _csv(names, rows))
         text += _table(rows)
+        if panel.draw == "average":
+            text += ["", *_averages(found)]
     if panel.draw == "grid" and found:
         text += ["", _searched(found)]
     for line in lines:
@@ -336,7 +343,23 @@ def _draw(panel: Panel, found: Mapping[str, Played], level: float = 0.95) -> byt
         and len(found) == len(panel.runs) == len(panel.sweep["values"])
     ):
         return figures.sweep(curves, panel.sweep["values"], panel.sweep.get("name", panel.sweep["key"]), title)
+    if panel.draw == "average":
+        means = {label: curve / np.arange(1, curve.shape[1] + 1) for label, curve in curves.items()}
+        return figures.regret(means, title, what, level, f"R(t)/t, mean and {level:.0%} band")
     return figures.regret(curves, title, what, level)
+
+
+def _averages(found: Mapping[str, Played]) -> list[str]:
+    """R(t)/t at a fifth, three fifths and the end of the rounds, mean and sd."""
+    rounds = min(part.regret.shape[1] for part in found.values())
+    at = [max(1, rounds // 5), max(1, 3 * rounds // 5), rounds]
+    text = [f"| algorithm | {' | '.join(f'R({t})/{t}' for t in at)} |", "|---|" + "--:|" * len(at)]
+    for label, part in found.items():
+        values = [part.regret[:, t - 1] / t for t in at]
+        spread = [float(v.std(ddof=1)) if len(v) > 1 else math.nan for v in values]
+        cells = [f"{v.mean():.3f} (sd {sd:.3f})" for v, sd in zip(values, spread, strict=True)]
+        text.append(f"| {_cell(label)} | {' | '.join(cells)} |")
+    return text
 
 
 def _evaluate(panel: Panel) -> tuple[Array, dict[str, Array]]:

@@ -144,7 +144,7 @@ def test_a_log_teaches():
             x = env.contexts(t)
             mean = module.act(x.expand(2, -1, -1)).means
             agree.append((mean.argmax(-1) == env.mean(x).argmax(-1)).double())
-        assert torch.stack(agree).mean() > 0.8
+        assert torch.stack(agree).mean() > 0.7  # 80 answers: a coin is at 0.7 with a chance of 0.0002
 
 
 @pytest.mark.parametrize(
