@@ -22,6 +22,7 @@ CASES = {
     "linear": ["recipe=lin_ucb"],
     "diagonal": ["recipe=neural_ucb", "algorithm.design=diagonal", *NET],
     "dual": ["recipe=neural_ucb", "algorithm.design=dual", *NET],
+    "levels": ["recipe=batched_neural_gcb", "algorithm.batch.first=3", *NET],
     "ensemble": ["recipe=neural_es", "algorithm.members=3", "algorithm.warmup=6", *NET],
 }
 

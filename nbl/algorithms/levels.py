@@ -74,6 +74,8 @@ class LevelBandit(NeuralBandit):
         if levels is not None and not whole(levels, 1):
             raise NblError(f"{name}(levels={levels!r}): need a whole number, at least 1.")
         super().__init__(dim, lam=lam, members=int(levels or 1), history="full", **neural)
+        for theirs in ("members", "retrain", "history"):  # not ours to give: a checkpoint is built from what was given
+            self.hparams.pop(theirs, None)
         if beta is not None and not beta >= 0:
             raise NblError(f"{name}(beta={beta!r}): need a number, 0 (greedy) or more, or None for Theorem 2's.")
         self.levels, self.beta = self.members, ntk.radius(norm, noise, delta) if beta is None else float(beta)
