@@ -17,8 +17,8 @@ PAGE = """
 title: A small suite
 paper: Nobody's.
 scales:
-  smoke: {horizon: 12, replicas: 3, radius: 0.5, widths: [8, 32, 128], draws: 40}
-  default: {horizon: 20, replicas: 3, radius: 0.5, widths: [8, 32], draws: 40}
+  smoke: {horizon: 12, replicas: 3, radius: 0.5}
+  default: {horizon: 20, replicas: 3, radius: 0.5}
 panels:
   one:
     title: Linear
@@ -49,17 +49,6 @@ panels:
       x: {factor: [1.5, 4.0]}
       curves: {first: [100, 300]}
     claims: [{lowest: 100, at: 2.618}, {sensitive: factor}]
-  cost2: {title: Regret against time, draw: cost, of: one}
-  widths:
-    title: A curve at given points
-    draw: function
-    function:
-      _target_: nbl.report.tangent.kernel_error
-      fixed: {draws: $draws}
-      x: {width: $widths}
-      curves: {power: [1]}
-      log: true
-    claims: [{slope: 1, at: -0.5, within: 0.3}]
   four: {title: Absent, env: no_such_env, optional: true, runs: {ES: recipe=lin_es}, claims: [{best: ES}]}
 """
 

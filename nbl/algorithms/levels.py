@@ -113,8 +113,8 @@ class LevelBandit(NeuralBandit):
         """f(x; W^(r)) and sigma^(r)(x) of all levels.    (R, q, K, d) -> (R, q, levels, K) twice"""
         R, q, K, _ = contexts.shape
         x = contexts.flatten(1, 2)
-        f, sigma = self.net(x).view(R, self.levels, q, K), self.design.width(self.features(x)).view(R, -1, q, K)
-        return f.transpose(1, 2), sigma.to(f.dtype).transpose(1, 2)
+        f, sigma = self.net(x).to(x.dtype), self.design.width(self.features(x)).to(x.dtype)
+        return f.view(R, -1, q, K).transpose(1, 2), sigma.view(R, -1, q, K).transpose(1, 2)
 
     def score(self, contexts: Tensor) -> Score:
         return self.score_among(contexts, None)
