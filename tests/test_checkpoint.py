@@ -23,6 +23,7 @@ CASES = {
     "diagonal": ["recipe=neural_ucb", "algorithm.design=diagonal", *NET],
     "dual": ["recipe=neural_ucb", "algorithm.design=dual", *NET],
     "moving ridge": ["recipe=neural_log_ucb_2", "algorithm=neural_log_ucb_2_paper", "algorithm.net.width=8"],
+    "levels": ["recipe=batched_neural_gcb", "algorithm.batch.first=3", *NET],
     "ensemble": ["recipe=neural_es", "algorithm.members=3", "algorithm.warmup=6", *NET],
 }
 

@@ -16,7 +16,7 @@ from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 import nbl
-from nbl.algorithms import LinES, LinUCB, NeuralES, NeuralUCB, Uniform
+from nbl.algorithms import BatchedNeuralUCB, KernelTS, LinES, LinUCB, NeuralES, NeuralGCB, NeuralUCB, Uniform
 from nbl.envs import Linear, Quadratic, ZhouH1
 from nbl.loop import BanditLoop
 from nbl.types import NblError, Round
@@ -183,6 +183,23 @@ MADE = {
         NeuralUCB(3, replicas=2, net={"width": 2}, fit={"steps": 2}),
         ZhouH1(arms=4, dim=3, replicas=2),
     ),
+    "neural_gcb_batched": lambda: (
+        NeuralGCB(
+            3,
+            replicas=2,
+            levels=4,
+            lam=0.1,
+            sigma0=4.0,
+            net={"kind": "ntk", "width": 4},
+            batch={"first": 3, "factor": 2},
+        ),
+        ZhouH1(arms=4, dim=3, replicas=2),
+    ),
+    "neural_ucb_batched": lambda: (
+        BatchedNeuralUCB(3, replicas=2, net={"width": 4}, fit={"steps": 2}, retrain={"logdet": 3.0}),
+        ZhouH1(arms=4, dim=3, replicas=2),
+    ),
+    "kernel_ts": lambda: (KernelTS(3, replicas=2, keep=18), ZhouH1(arms=4, dim=3, replicas=2)),
     "neural_es": lambda: (
         NeuralES(3, arms=5, replicas=2, members=3, fixed_arms=True, net={"width": 4}, fit={"steps": 2}),
         Quadratic(arms=5, dim=3, replicas=2),

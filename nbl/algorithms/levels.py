@@ -74,6 +74,8 @@ class LevelBandit(NeuralBandit):
         if levels is not None and not whole(levels, 1):
             raise NblError(f"{name}(levels={levels!r}): need a whole number, at least 1.")
         super().__init__(dim, lam=lam, members=int(levels or 1), history="full", **neural)
+        for theirs in ("members", "retrain", "history"):  # not ours to give: a checkpoint is built from what was given
+            self.hparams.pop(theirs, None)
         if beta is not None and not beta >= 0:
             raise NblError(f"{name}(beta={beta!r}): need a number, 0 (greedy) or more, or None for Theorem 2's.")
         self.levels, self.beta = self.members, ntk.radius(norm, noise, delta) if beta is None else float(beta)
@@ -111,8 +113,8 @@ class LevelBandit(NeuralBandit):
         """f(x; W^(r)) and sigma^(r)(x) of all levels.    (R, q, K, d) -> (R, q, levels, K) twice"""
         R, q, K, _ = contexts.shape
         x = contexts.flatten(1, 2)
-        f, sigma = self.net(x).view(R, self.levels, q, K), self.design.width(self.features(x)).view(R, -1, q, K)
-        return f.transpose(1, 2), sigma.to(f.dtype).transpose(1, 2)
+        f, sigma = self.net(x).to(x.dtype), self.design.width(self.features(x)).to(x.dtype)
+        return f.view(R, -1, q, K).transpose(1, 2), sigma.view(R, -1, q, K).transpose(1, 2)
 
     def score(self, contexts: Tensor) -> Score:
         return self.score_among(contexts, None)

@@ -344,8 +344,8 @@ def _draw(panel: Panel, found: Mapping[str, Played], level: float = 0.95) -> byt
     ):
         return figures.sweep(curves, panel.sweep["values"], panel.sweep.get("name", panel.sweep["key"]), title)
     if panel.draw == "average":
-        means = {label: curve / np.arange(1, curve.shape[1] + 1) for label, curve in curves.items()}
-        return figures.regret(means, title, what, level, f"R(t)/t, mean and {level:.0%} band")
+        averages = {label: curve / np.arange(1, curve.shape[1] + 1) for label, curve in curves.items()}
+        return figures.regret(averages, title, what, level, f"R(t)/t, mean and {level:.0%} band")
     return figures.regret(curves, title, what, level)
 
 

@@ -278,3 +278,47 @@ def test_rounds_say_where_they_went():
     """Level, branch and the sizes of all sets are in the table of rounds."""
     rounds = nbl.fit(NeuralGCB(10, replicas=2, **GCB), GcbH1(replicas=2), horizon=12)
     assert {"level", "branch", "psi_1", "psi_4"} <= set(rounds.table().column_names)
+
+
+@pytest.mark.parametrize("cls", [NeuralGCB, SupNeuralUCB])
+def test_levels_live_with_delay_restarts_and_warmup(cls):
+    """What comes late is walked for when it comes; a restart forgets all levels; every round is stored once."""
+    from nbl_callbacks import DelayedFeedback, DoublingTrick, RandomWarmup
+
+    options = GCB if cls is NeuralGCB else {**SMALL, "levels": 4, "beta": 0.01}
+    module = cls(10, replicas=2, **options)
+    callbacks = [DelayedFeedback(5), DoublingTrick(first=16), RandomWarmup(4)]
+    rounds = nbl.fit(module, GcbH1(replicas=2), horizon=40, callbacks=callbacks)
+    assert module.phase >= 1 and module.round == 40 and rounds.table().num_rows == 80
+    stored = module.psi.sum(1)
+    assert (stored <= module.history.n).all() and module.design.n == module.history.n
+    if cls is NeuralGCB:
+        assert (stored == module.history.n).all()
+
+
+def test_questions_at_once_with_changing_numbers_of_arms():
+    """One deployed policy: n questions of K arms, both changing; act is pure and every answer is stored."""
+    module = NeuralGCB(D, **GCB).double()
+    told = 0
+    for n, arms in ((1, 2), (7, 5), (3, 1), (16, 9)):
+        contexts = torch.randn(n, arms, D, dtype=torch.float64)
+        mask = torch.rand(n, arms) < 0.7
+        mask[:, 0] = True
+        decision = module.act(contexts, mask=mask)
+        assert mask.gather(1, decision.arms.unsqueeze(1)).all()
+        module.observe(contexts, decision, torch.randn(n, dtype=torch.float64))
+        module.learn()
+        told += n
+        assert int(module.psi.sum()) == told == module.history.n
+
+
+def test_a_refused_observation_changes_nothing():
+    module, env = NeuralGCB(D, replicas=R, **GCB).double(), environment()
+    x = env.contexts(1)
+    decision = module.act(x)
+    with pytest.raises(NblError):
+        module.observe(x, decision, torch.tensor([1.0, float("nan"), 0.0]))
+    assert not module.psi.any() and module.history.n == module.design.n == module.round == 0
+    decision.extra["level"] = torch.tensor([99, -5, 1])  # what was tampered with stays in range
+    module.observe(x, decision, torch.zeros(R))
+    assert int(module.psi.sum()) == R
