@@ -30,6 +30,10 @@ from nbl.module import BanditModule
 from nbl.types import Decision, NblError, Round
 
 
+class _Stopped(Exception):
+    """A signal came between two events of a log: the round is not played."""
+
+
 class BanditLoop(_FitLoop):
     """Plays rounds until the horizon, a callback, a signal or the clock says stop.
 
@@ -70,10 +74,11 @@ class BanditLoop(_FitLoop):
         while rounds.processed < end and not self.trainer.should_stop:
             try:
                 self.play()
+            except _Stopped:
+                pass
             except LogEnded as end:
                 rank_zero_warn(f"the log has ended: {end}")
                 self.trainer.should_stop = True
-                break
             if self.trainer.received_sigterm:
                 raise SIGTERMException
         self.epoch_loop.batch_progress.is_last_batch = True
@@ -93,6 +98,8 @@ class BanditLoop(_FitLoop):
         with trainer.precision_plugin.train_step_context():
             decision = self._decide(batch)
             while (other := self.environment.again(decision.arms)) is not None:
+                if self.trainer.should_stop or self.trainer.received_sigterm:
+                    raise _Stopped
                 batch.contexts = other
                 decision = self._decide(batch)
             batch.decision = decision
