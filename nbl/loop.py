@@ -76,8 +76,8 @@ class BanditLoop(_FitLoop):
                 self.play()
             except _Stopped:
                 pass
-            except LogEnded as end:
-                rank_zero_warn(f"the log has ended: {end}")
+            except LogEnded as ended:
+                rank_zero_warn(f"the log has ended: {ended}")
                 self.trainer.should_stop = True
             if self.trainer.received_sigterm:
                 raise SIGTERMException
