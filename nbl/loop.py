@@ -34,6 +34,10 @@ from nbl.module import BanditModule
 from nbl.types import Decision, NblError, Round
 
 
+class _Stopped(Exception):
+    """A signal came between two events of a log: the round is not played."""
+
+
 class BanditLoop(_FitLoop):
     """Plays rounds until the horizon, a callback, a signal or the clock says stop.
 
@@ -87,10 +91,11 @@ class BanditLoop(_FitLoop):
         while rounds.processed < end and not self.trainer.should_stop:
             try:
                 self.play()
-            except LogEnded as end:
-                rank_zero_warn(f"the log has ended: {end}")
+            except _Stopped:
+                pass
+            except LogEnded as ended:
+                rank_zero_warn(f"the log has ended: {ended}")
                 self.trainer.should_stop = True
-                break
             self._meet(rounds.processed)
             if self.trainer.received_sigterm:
                 raise SIGTERMException
@@ -111,6 +116,8 @@ class BanditLoop(_FitLoop):
         with trainer.precision_plugin.train_step_context():
             decision = self._decide(batch)
             while (other := self.environment.again(decision.arms)) is not None:
+                if self.trainer.should_stop or self.trainer.received_sigterm:
+                    raise _Stopped
                 batch.contexts = other
                 decision = self._decide(batch)
             batch.decision = decision

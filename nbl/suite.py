@@ -8,7 +8,7 @@
         env: linear
         draw: regret                          # regret (or reward, where it is not known), average (R(t)/t), times and
                                               # cost (with `of: another panel`), sweep, function, totals and wins
-                                              # (tables over other panels), grid (`grid: {KEY: [..], KEY: $scales_list}`)
+                                              # (tables over other panels), grid (`grid: {KEY: [..], KEY: $list}`)
         seed: 1000                            # of the panel's runs; 0 where it is not given
         set: [env.noise=0.5]                  # overrides of every run of the panel
         runs: {Lin-ES: recipe=lin_es}         # label -> overrides, as the command line has them

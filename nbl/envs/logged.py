@@ -162,8 +162,8 @@ class Logged(Environment):
         passes = (at // self.rows).tolist()
         if max(passes) > 0 and not self.repeat:
             raise LogEnded(
-                f"replica {passes.index(max(passes))} has read all {self.rows} events of {self.source} "
-                f"in {self.t - (self._asked is not None)} rounds. Play fewer, or let them come again: env.repeat=true."
+                f"replica {passes.index(max(passes))} has read all {self.rows} events of {self.source} in "
+                f"{self.t - (self._asked is not None)} rounds. Play fewer, or let events come again: env.repeat=true."
             )
         for r, again in enumerate(passes):
             if again != self._pass[r]:
