@@ -64,7 +64,9 @@ class BanditModule(L.LightningModule):
     coarse: torch.dtype | None = None  # a precision in which nothing can be learnt, if the networks are in one
     exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
-    reads_blocks = False  # True where disjoint contexts are taken as (x, k); others get them written out
+    reads_blocks = (
+        False  # True where disjoint contexts are taken as (x, k), `length` numbers; else they are written out
+    )
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
 
     def __init__(

@@ -37,7 +37,6 @@ class LinearBandit(BanditModule):
 
     members = 1
     exact: tuple[str, ...] = ("moment", "theta")
-    reads_blocks = True
 
     def __init__(self, dim: int, *, nu: float = 1.0, lam: float = 1.0, **problem: Any) -> None:
         super().__init__(dim, **problem)
@@ -117,6 +116,8 @@ class LinearBandit(BanditModule):
 class LinUCB(LinearBandit):
     """Plays argmax x.theta_hat + nu sqrt(x^T A^-1 x)."""
 
+    reads_blocks = True
+
     def score(self, contexts: Tensor) -> Score:
         mean, width = self.means(contexts).squeeze(2), self.widths(contexts)
         return Score(explore.ucb(mean, width, self.nu), mean, width)
@@ -125,6 +126,7 @@ class LinUCB(LinearBandit):
 class LinTS(LinearBandit):
     """Plays argmax x.theta with theta ~ N(theta_hat, nu^2 A^-1)."""
 
+    reads_blocks = True
     randomised = True
 
     def score(self, contexts: Tensor) -> Score:
@@ -142,6 +144,7 @@ class LinES(LinearBandit):
         nu: sigma_R.
     """
 
+    reads_blocks = True
     randomised = True
     may_change = ("members", "nu")
 
@@ -169,7 +172,6 @@ class LinPHE(LinearBandit):
     """
 
     randomised = True
-    reads_blocks = False  # its scatter has no blocks
     exact = ("moment", "theta", "scatter")
 
     def __init__(self, dim: int, *, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:
