@@ -69,7 +69,7 @@ class BanditModule(L.LightningModule):
     exact: tuple[str, ...] = ()  # buffers that stay float64 whatever the precision
     may_change: tuple[str, ...] = ()  # hyper-parameters that `restart` may change
     bernoulli = False  # True where the likelihood is a coin's: an observed reward lies in [0, 1]
-    reads_blocks = False  # True where disjoint contexts are taken as (x, k); others get them written out
+    reads_blocks = False  # True where disjoint contexts are taken as (x, k), `length` numbers; else written out
     randomised = False  # True where the rule itself draws: the best score's propensity is then unknown
     duel = False  # True where a decision is two arms, and feedback says whether the first one won
     ensemble = False  # True where members can be shared out over processes: see `share_members`

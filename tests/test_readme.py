@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nbl import cli, reproduce
+from nbl.report.command import main as report
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -44,17 +45,28 @@ def test_training_commands_run_in_order(tmp_path, monkeypatch):
     for command in commands:
         assert cli.main(shortened(command[2:])) == 0, command
     assert (tmp_path / "results/es/regret.png").is_file()
+    for command in (shlex.split(c) for c in COMMANDS if c.startswith("python scripts/report.py")):
+        assert report(command[2:]) == 0 and (tmp_path / "report/report.html").is_file()
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python scripts/reproduce.py")])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "python scripts/reproduce.py" in c])
 def test_suites_of_the_readme_exist(command, tmp_path, monkeypatch):
     """Planned here; tests/test_suite.py plays one."""
     monkeypatch.chdir(tmp_path)
-    assert reproduce.main([*shlex.split(command)[2:], "--dry-run"]) == 0
+    before, _, options = command.partition("python scripts/reproduce.py")
+    for name, _, value in (word.partition("=") for word in shlex.split(before)):
+        monkeypatch.setenv(name, value)
+    assert reproduce.main([*shlex.split(options), "--dry-run"]) == 0
 
 
 def test_no_command_is_left_out():
-    known = ("make", "python scripts/train.py", "python scripts/reproduce.py")
+    known = (
+        "make",
+        "python scripts/train.py",
+        "python scripts/reproduce.py",
+        "python scripts/report.py",
+        "NBL_DATA_DIR=",
+    )
     assert [c for c in COMMANDS if not c.startswith(known)] == []
 
 

@@ -21,6 +21,7 @@ class EpsilonGreedy(NeuralBandit):
         epsilon: how often to explore.
     """
 
+    reads_blocks = True
     randomised = True
 
     def __init__(self, dim: int, *, epsilon: float = 0.05, **neural: Any) -> None:

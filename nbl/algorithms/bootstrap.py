@@ -31,6 +31,7 @@ class BootstrapNN(NeuralBandit):
         chance: q.
     """
 
+    reads_blocks = True
     randomised = True
     own_weights = True
 

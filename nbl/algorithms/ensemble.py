@@ -42,7 +42,7 @@ class NeuralES(NeuralBandit):
         warmup: rounds that play the arms in turn; None is once each.
     """
 
-    randomised = ensemble = True
+    reads_blocks = randomised = ensemble = True
     may_change = ("members", "nu")
 
     def __init__(
@@ -80,6 +80,7 @@ class NeuralPHE(NeuralBandit):
         warmup: rounds that play the arms in turn; None is once each.
     """
 
+    reads_blocks = True
     randomised = True
 
     def __init__(self, dim: int, *, nu: float = 0.1, warmup: int | None = None, **neural: Any) -> None:

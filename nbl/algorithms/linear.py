@@ -38,7 +38,6 @@ class LinearBandit(BanditModule):
 
     members = 1
     exact: tuple[str, ...] = ("moment", "theta")
-    reads_blocks = True
 
     def __init__(self, dim: int, *, nu: float = 1.0, lam: float = 1.0, **problem: Any) -> None:
         super().__init__(dim, **problem)
@@ -120,6 +119,8 @@ class LinearBandit(BanditModule):
 class LinUCB(LinearBandit):
     """Plays argmax x.theta_hat + nu sqrt(x^T A^-1 x)."""
 
+    reads_blocks = True
+
     def score(self, contexts: Tensor) -> Score:
         mean, width = self.means(contexts).squeeze(2), self.widths(contexts)
         return Score(explore.ucb(mean, width, self.nu), mean, width)
@@ -128,6 +129,7 @@ class LinUCB(LinearBandit):
 class LinTS(LinearBandit):
     """Plays argmax x.theta with theta ~ N(theta_hat, nu^2 A^-1)."""
 
+    reads_blocks = True
     randomised = True
 
     def score(self, contexts: Tensor) -> Score:
@@ -145,7 +147,7 @@ class LinES(LinearBandit):
         nu: sigma_R.
     """
 
-    randomised = ensemble = True
+    reads_blocks = randomised = ensemble = True
     may_change = ("members", "nu")
 
     def __init__(self, dim: int, *, members: int = 25, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:
@@ -172,7 +174,6 @@ class LinPHE(LinearBandit):
     """
 
     randomised = True
-    reads_blocks = False  # its scatter has no blocks
     exact = ("moment", "theta", "scatter")
 
     def __init__(self, dim: int, *, nu: float = 0.1, lam: float = 1.0, **problem: Any) -> None:

@@ -55,7 +55,8 @@ class NeuralBandit(BanditModule):
         if history == "arms" and not self.fixed_arms:
             raise NblError("history='arms' needs arms that come back every round: fixed_arms=True.")
         self.lam, self.members = float(lam), members
-        self.reads_blocks = net is None or isinstance(net, Mapping)  # a user's own module gets contexts written out
+        if net is not None and not isinstance(net, Mapping):
+            self.reads_blocks = False  # a user's own module gets contexts written out
         self.options: dict[str, Any] = {"net": net, "fit": fit, "history": history}
         self.schedule = schedule.build(retrain, self.replicas)
         self.build()

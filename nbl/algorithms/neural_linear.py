@@ -39,6 +39,7 @@ class NeuralLinear(NeuralBandit):
         recompute: rebuild A and b with the new features after each retraining.
     """
 
+    reads_blocks = True
     exact = ("moment",)
 
     def __init__(

@@ -27,6 +27,7 @@ from nbl.module import Score
 class NeuralTS(GradientBandit):
     """Plays argmax of r_k ~ N(f(x_k; theta_{t-1}), nu^2 sigma_k^2); U grows after training (lines 9 and 10)."""
 
+    reads_blocks = True
     grows_after_learning = True
     randomised = True
 

@@ -36,6 +36,8 @@ from nbl.types import NblError
 class NeuralUCB(GradientBandit):
     """Plays argmax f(x; theta_{t-1}) + nu ||g(x; theta_{t-1})/sqrt(m)||_{Z^-1}; Z grows before training."""
 
+    reads_blocks = True
+
     def score(self, contexts: Tensor) -> Score:
         mean, width = self.estimate(contexts)  # f(x; theta_{t-1}), sqrt(g^T Z^-1 g / m)    (R, q, K)
         return Score(explore.ucb(mean, width, self.nu), mean, width)  # Algorithm 1, line 5

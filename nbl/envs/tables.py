@@ -78,7 +78,7 @@ def load(
     else:
         source, columns, target = find(name, path, hub, target, origin)
     if target not in columns:
-        key = "env.hub.target" if source.startswith("Hub ") and not isinstance(hub, str) else "env.target"
+        key = "+env.hub.target" if source.startswith("Hub ") and not isinstance(hub, str) else "env.target"
         raise NblError(
             f"{source}: which column is the class? {target!r} is none of {_some(columns)}. Say {key}=NAME "
             "(in Python target=)."

@@ -61,7 +61,17 @@ def _main(arguments: Sequence[str]) -> int:
     if out.exists() and not out.is_dir():
         raise NblError(f"out={out} is a file. Choose a folder.")
     found, remarks = find(folders)
-    made = [tables(problem, level, correction, test) for problem in problems([read(f) for f in found], at)]
+    whole = []
+    for folder in found:
+        try:
+            whole.append(read(folder))
+        except NblError as error:
+            if len(found) == 1:
+                raise
+            remarks.append(f"Left out: {error}")
+    if not whole:
+        raise NblError("\n".join(remarks))
+    made = [tables(problem, level, correction, test) for problem in problems(whole, at)]
     alone = [part.problem.name for part in made if len(part.problem.entries) == 1]
     if alone:
         remarks.append(f"Nothing to compare with: {', '.join(alone)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,7 +112,9 @@ def read(folder: Path) -> Run:
             raise ValueError(f"config.yaml lacks {', '.join(missing)}")
     except Exception as error:  # json's, yaml's, pyarrow's, numpy's
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-        raise NblError(f"{folder} is not the folder of a whole run ({why}). Leave it out, or play it again.") from error
+        raise NblError(
+            f"{os.path.relpath(folder)} is not the folder of a whole run ({why}). Leave it out, or play it again."
+        ) from error
     if regret.shape[1] == 0 or len(set(seeds)) < len(seeds):
         raise NblError(f"{folder}: {regret.shape[1]} rounds of seeds {list(seeds)}: there is nothing to compare.")
     return Run(folder, config, summary, seeds, regret, reward)

@@ -19,6 +19,7 @@ from nbl.types import NblError
 
 R, N, K = 3, 40, 3
 DATA = Path(os.environ.get("NBL_DATA_DIR") or Path(__file__).parents[2].parent / "shared" / "data")
+FROM_HUB = tables.from_hub  # the tests replace it
 QUICK = ["replicas=2", "logger=none", "callbacks.progress=null"]
 
 
@@ -300,6 +301,25 @@ def test_path_then_folder_then_hub(tmp_path, monkeypatch):
     assert Classification("things", given, hub=hub).source.endswith("given/things.parquet")
     assert Classification("other", given / "things.parquet").rows == N
     assert len(asked) == 1
+
+
+def test_the_hub_is_asked_for_all_splits_and_the_class_may_have_another_name(monkeypatch):
+    """`datasets.load_dataset` gets what `hub` says; a wrong class is answered with the option that names it."""
+    import datasets
+
+    asked = []
+
+    def answer(**options):
+        asked.append(options)
+        data = {("kind" if key == "label" else key): value for key, value in columns().items()}
+        return datasets.DatasetDict({name: datasets.Dataset.from_dict(data) for name in ("train", "test")})
+
+    monkeypatch.setattr(tables, "from_hub", FROM_HUB)
+    monkeypatch.setattr(datasets, "load_dataset", answer)
+    env = Classification("things", hub={"path": "someone/things", "revision": "main", "target": "kind"})
+    assert (env.rows, env.arms, asked) == (2 * N, K, [{"path": "someone/things", "revision": "main"}])
+    with pytest.raises(NblError, match=r"Hub someone/things: which column.*size.*kind.*\+env\.hub\.target="):
+        Classification("things", hub={"path": "someone/things"})
 
 
 def test_the_error_names_every_place_and_how_to_get_the_data(monkeypatch, tmp_path):

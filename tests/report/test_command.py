@@ -120,6 +120,13 @@ def test_what_a_suite_put_aside_and_what_is_unfinished_is_left_out(leave, capsys
     assert "half: not finished" in capsys.readouterr().err and len(rows("report/summary.csv")) == 1
 
 
+def test_a_damaged_run_among_others_is_left_out_by_name(leave, capsys):
+    leave("r/a")
+    (leave("r/b", "lin_ts") / "summary.json").write_text("{")
+    assert main(["r"]) == 0
+    assert "Left out: r/b is not the folder of a whole run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
