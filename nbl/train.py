@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import uuid
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -175,7 +176,11 @@ def _trainer(config: DictConfig, recorder: results.Recorder, out: Path, share: S
         options["plugins"] += devices.plugins()
         chosen.pop("strategy", None)
     target = OmegaConf.create({"_target_": "lightning.Trainer", **chosen})
-    trainer: L.Trainer = build(target, "trainer", **{k: v for k, v in options.items() if k not in chosen})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU.*")  # refused below
+        trainer: L.Trainer = build(target, "trainer", **{k: v for k, v in options.items() if k not in chosen})
+    if str(chosen.get("precision")).startswith("16") and trainer.precision == "bf16-mixed":
+        raise NblError(f"trainer.precision={chosen['precision']} needs a GPU. On the CPU use bf16-mixed, or 32-true.")
     return trainer
 
 
