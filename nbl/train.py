@@ -80,7 +80,7 @@ def run(config: DictConfig, start: Path | None = None) -> int:
             failure = error
 
     rounds = recorder.rounds
-    whole = share.world == 1 or failure is None  # with one process in trouble there is no table of all
+    whole = share.world == 1 or recorder.joined  # a run that was cut off has no table of all processes
     received = received or [loop.asked] * bool(loop.asked)  # another process may have got it
     about = {**_plain(config.choices), "recipe": config.recipe, "horizon": config.horizon, "replicas": config.replicas}
     if share.rank > 0 or not whole:
@@ -94,6 +94,8 @@ def run(config: DictConfig, start: Path | None = None) -> int:
     if failure is not None:
         who = f" (process {share.rank} of {share.world})" if share.world > 1 else ""
         print(f"Error in round {rounds.played + 1} of {config.horizon}{who}: {failure}", file=sys.stderr)
+        if share.world > 1 and share.rank == 0 and any((out / checkpoint.FOLDER).glob("*.ckpt")):
+            print(f"Go on, on any number of processes, with: resume={out}", file=sys.stderr)
         return 1
     if received and rounds.played < config.horizon:
         kept = any((out / checkpoint.FOLDER).glob("*.ckpt"))
