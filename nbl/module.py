@@ -244,13 +244,13 @@ class BanditModule(L.LightningModule):
         played = as_numbers(arms.arms if isinstance(arms, Decision) else arms, "observe: arms")
         if played.is_floating_point() or played.dtype == torch.bool:
             raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {played.dtype}.")
-        played = self._row(played, (*shape, 2) if self.duel else shape, "arms").to(device=x.device, dtype=torch.int64)
-        reward = self._row(feedback.reward if isinstance(feedback, Feedback) else feedback, shape, "reward").to(x)
+        played = self._row(played, (*shape, 2) if self.duel else shape, "arms").to(torch.int64)
+        reward = self._row(feedback.reward if isinstance(feedback, Feedback) else feedback, shape, "reward").to(x.dtype)
         given = weight if isinstance(weight, tuple) else (1.0 if weight is None else weight,) * 2  # loss, design
-        weights = Weight(*(self._row(w, shape, "weight", fill=True).to(x) for w in given))
-        if x.device.type == "cpu":
-            self._check(played, reward, weights, K)
-        self.commit(x, played, reward, weights)
+        weights = [self._row(w, shape, "weight", fill=True).to(x.dtype) for w in given]
+        self._check(played, reward, weights, K)
+        played, reward, *weights = (self._send(value) for value in (played, reward, *weights))
+        self.commit(x, played, reward, Weight(*weights))
 
     def skip(self) -> None:
         """Close the round with nothing observed: the feedback comes later, or never."""
@@ -343,8 +343,8 @@ class BanditModule(L.LightningModule):
             raise NblError(
                 f"{verb}: {x.shape[0]} sets of arms for {self.replicas} replicas; give one each, or one for all."
             )
-        given, x = x, x.to(device=self.device, dtype=cast(torch.dtype, self.dtype))
-        if given.device.type == "cpu" and x.device.type == "cpu" and not bool(x.isfinite().all()):
+        given, x = x, x.to(cast(torch.dtype, self.dtype))
+        if x.device.type == "cpu" and not bool(x.isfinite().all()):
             r, q, k, d = (~x.isfinite()).nonzero()[0].tolist()
             raise NblError(
                 f"{verb}: contexts hold {float(given[r, q, k, d])} at replica {r}, arm {k}, feature {d}"
@@ -352,14 +352,21 @@ class BanditModule(L.LightningModule):
                 + ". Clean or impute the features first."
             )
         if self.blocks is None:
-            return x
+            return self._send(x)
         k = x[..., -1]
         if x.device.type == "cpu" and bool(((k < 0) | (k >= self.blocks) | (k != k.round())).any()):
             raise NblError(
                 f"{verb}: the last number of a context is its block, 0 to {self.blocks - 1}; here they go from "
                 f"{float(k.min()):g} to {float(k.max()):g}."
             )
+        x = self._send(x)
         return x if self.reads_blocks else disjoint.written(x, self.blocks)
+
+    def _send(self, value: Tensor) -> Tensor:
+        """To the module's device; what comes from the host was checked there, and does not wait for the transfer."""
+        if self.device.type == "cuda" and value.device.type == "cpu":
+            return value.pin_memory().to(self.device, non_blocking=True)
+        return value.to(self.device)
 
     def _mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
         if mask is None:
@@ -374,7 +381,7 @@ class BanditModule(L.LightningModule):
         allowed = allowed.expand(x.shape[0] * x.shape[1], -1).view(x.shape[:3])
         if allowed.device.type == "cpu" and not bool(allowed.any(-1).all()):
             raise NblError("act: the mask leaves no arm to play in at least one replica.")
-        return allowed.to(x.device)
+        return self._send(allowed)
 
     def _row(self, value: Tensor | float | int, shape: tuple[int, ...], name: str, fill: bool = False) -> Tensor:
         """One number (two arms in a duel) for each decision.    -> (R, q) or (R, q, 2)"""
@@ -386,16 +393,17 @@ class BanditModule(L.LightningModule):
             raise NblError(f"observe: {name} has shape {tuple(row.shape)}; need {need}, {each}.")
         return row.reshape(shape)
 
-    def _check(self, arms: Tensor, reward: Tensor, weights: Weight, K: int) -> None:
-        if bool(((arms < 0) | (arms >= K)).any()):
+    def _check(self, arms: Tensor, reward: Tensor, weights: list[Tensor], K: int) -> None:
+        """On the host; what is on another device already is not waited for."""
+        if arms.device.type == "cpu" and bool(((arms < 0) | (arms >= K)).any()):
             raise NblError(f"observe: arm {int(arms[(arms < 0) | (arms >= K)][0])} is not one of 0 to {K - 1}.")
-        if not bool(reward.isfinite().all()):
+        if reward.device.type == "cpu" and not bool(reward.isfinite().all()):
             r = int((~reward.isfinite()).nonzero()[0, 0])
             raise NblError(
                 f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."
             )
-        if (self.bernoulli or self.duel) and not bool(((reward >= 0) & (reward <= 1)).all()):
-            bad = (reward < 0) | (reward > 1)
+        bad = (reward < 0) | (reward > 1)
+        if (self.bernoulli or self.duel) and reward.device.type == "cpu" and bool(bad.any()):
             value, r = float(reward[bad][0]), int(bad.nonzero()[0, 0])
             if self.duel:
                 raise NblError(
@@ -406,7 +414,7 @@ class BanditModule(L.LightningModule):
                 "coin's likelihood). Scale them, or take an algorithm for real rewards, such as NeuralUCB."
             )
         for weight in weights:
-            if not bool(((weight >= 0) & weight.isfinite()).all()):
+            if weight.device.type == "cpu" and not bool(((weight >= 0) & weight.isfinite()).all()):
                 raise NblError(f"observe: weight is {float(weight.min())}; need finite numbers, 0 or more.")
 
     # Lightning --------------------------------------------------------------------------------------------------------

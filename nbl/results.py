@@ -166,6 +166,11 @@ class Recorder(L.Callback):
         return Rounds(self.seeds, arm, reward, regret, columns, self.seconds)
 
     @property
+    def joined(self) -> bool:
+        """Whether `rounds` is that of all processes: only in the first, once the run has ended."""
+        return self._whole is not None
+
+    @property
     def seconds(self) -> float:
         """Time spent playing, over all the runs this one was resumed from."""
         return self._seconds + (time.perf_counter() - self._since if self._since else 0.0)

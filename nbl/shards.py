@@ -13,6 +13,7 @@ State says where its replicas and members are by `layout`, a letter an axis, for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,9 +94,9 @@ class Members:
 
 def gone(error: Exception) -> NblError:
     """What a process says that finds itself alone."""
+    why = re.sub(r"^\[[^\]]*\]\s*", "", str(error).splitlines()[0]).split(". ")[0]  # without the path of the C++ file
     return NblError(
-        f"another process of this run has ended or cannot be reached ({str(error).splitlines()[0][:200]}). What it "
-        "said last is the cause; the run goes on from its last checkpoint, on any number of processes."
+        f"another process of this run has ended or cannot be reached ({why}): what it said last is the cause."
     )
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import uuid
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -81,7 +82,7 @@ def run(config: DictConfig, start: Path | None = None) -> int:
             failure = error
 
     rounds = recorder.rounds
-    whole = share.world == 1 or failure is None  # with one process in trouble there is no table of all
+    whole = share.world == 1 or recorder.joined  # a run that was cut off has no table of all processes
     received = received or [loop.asked] * bool(loop.asked)  # another process may have got it
     about = {**_plain(config.choices), "recipe": config.recipe, "horizon": config.horizon, "replicas": config.replicas}
     if share.rank > 0 or not whole:
@@ -96,6 +97,8 @@ def run(config: DictConfig, start: Path | None = None) -> int:
     if failure is not None:
         who = f" (process {share.rank} of {share.world})" if share.world > 1 else ""
         print(f"Error in round {rounds.played + 1} of {config.horizon}{who}: {failure}", file=sys.stderr)
+        if share.world > 1 and share.rank == 0 and any((out / checkpoint.FOLDER).glob("*.ckpt")):
+            print(f"Go on, on any number of processes, with: resume={out}", file=sys.stderr)
         return 1
     if received and rounds.played < config.horizon:
         kept = any((out / checkpoint.FOLDER).glob("*.ckpt"))
@@ -183,7 +186,11 @@ def _trainer(config: DictConfig, recorder: results.Recorder, out: Path, share: S
         options["plugins"] += devices.plugins()
         chosen.pop("strategy", None)
     target = OmegaConf.create({"_target_": "lightning.Trainer", **chosen})
-    trainer: L.Trainer = build(target, "trainer", **{k: v for k, v in options.items() if k not in chosen})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU.*")  # refused below
+        trainer: L.Trainer = build(target, "trainer", **{k: v for k, v in options.items() if k not in chosen})
+    if str(chosen.get("precision")).startswith("16") and trainer.precision == "bf16-mixed":
+        raise NblError(f"trainer.precision={chosen['precision']} needs a GPU. On the CPU use bf16-mixed, or 32-true.")
     return trainer
 
 

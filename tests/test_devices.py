@@ -187,7 +187,7 @@ def test_both_launchers_write_one_table(launcher, tmp_path, monkeypatch):
     assert main([*common, "out=whole"]) == 0
     start = [sys.executable]
     if launcher == "torchrun":
-        start += ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+        start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*start, str(ROOT / "scripts" / "train.py"), *common, "out=two", "trainer.devices=2"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'callbacks'}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

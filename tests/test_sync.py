@@ -13,7 +13,9 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from nbl.algorithms import EpsilonGreedy
 from nbl.algorithms.glm import GLMBandit
+from nbl.types import NblError
 
 R, K, D = 3, 4, 5
 ITEM, COPY = torch.ops.aten._local_scalar_dense.default, torch.ops.aten._to_copy.default
@@ -74,6 +76,23 @@ def test_act_and_observe_never_wait_and_a_retraining_asks_once(algorithm, fixed,
             module.learn()
             assert waits.count <= 1
             waits.count = 0
+
+
+def test_what_comes_from_the_host_is_checked_there(monkeypatch):
+    """A policy on a device is given bad input in host memory: refused before the transfer."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    module = EpsilonGreedy(D, replicas=R, net={"width": 4}).to("meta")
+    contexts, reward = torch.ones(R, K, D), torch.ones(R)
+    with pytest.raises(NblError, match="contexts hold nan"):
+        module.act(contexts / torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]) * 0.0)
+    decision = module.act(contexts)
+    assert decision.arms.device.type == "meta"
+    for arms, rewards, weight in (([0, 1, 9], reward, 1.0), (decision, reward / 0, 1.0), (decision, reward, -reward)):
+        with pytest.raises(NblError, match="observe"):
+            module.observe(contexts, arms, rewards, weight)
+    assert module.round == 0 and module.history.n == 0
+    module.observe(contexts, decision, reward)
+    assert module.round == 1
 
 
 @pytest.mark.parametrize(

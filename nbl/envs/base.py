@@ -110,7 +110,7 @@ class Environment(nn.Module, ABC):
                 f"{name}: arms have shape {tuple(arms.shape)} and type {arms.dtype}; "
                 f"need {each} a replica, shape {need} and type torch.int64."
             )
-        if ((arms < 0) | (arms >= self.arms)).any():
+        if arms.device.type == "cpu" and ((arms < 0) | (arms >= self.arms)).any():
             raise NblError(
                 f"{name}: arms played go from {int(arms.min())} to {int(arms.max())}; "
                 f"there are {self.arms}, numbered 0 to {self.arms - 1}."
