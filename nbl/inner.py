@@ -8,6 +8,8 @@ Networks are trained in chunks whose working set fits the cache. Nothing is comm
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from nbl.losses import Loss, Squared
 from nbl.networks import Network, Pairs
 from nbl.types import NblError
 
+Trained = tuple[Tensor, Tensor, Tensor]  # weights, optimiser's state and loss of a chunk
 CHUNK = 1 << 19  # numbers of working set trained together: measured best around the size of a core's cache
 
 
@@ -92,7 +95,8 @@ class Fit(nn.Module):
             return
         n = data.inputs.shape[1]
         size = n * (data.inputs.shape[2] + 3 * net.copies * net.width * (net.depth - 1)) * net.members
-        trained = [self._train(net, data, t, chunk) for chunk in torch.split(replicas, max(1, CHUNK // max(size, 1)))]
+        chunks = torch.split(replicas, max(1, CHUNK // max(size, 1)))
+        trained = _side_by_side(lambda chunk: self._train(net, data, t, chunk), chunks)
         theta, moments, last = (
             torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
         )
@@ -106,7 +110,8 @@ class Fit(nn.Module):
         net.theta[rows], self.moments[:, rows], self.last[replicas] = theta, moments, last
         self.taken[rows] = (self.taken[rows] if self.warm else 0.0) + self.steps
 
-    def _train(self, net: Network | Pairs, data: Data, t: int, replicas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @torch.no_grad()
+    def _train(self, net: Network | Pairs, data: Data, t: int, replicas: Tensor) -> Trained:
         """J steps for some replicas. Returns their weights, their optimiser's state and their loss."""
         rows = self._rows(net, replicas)
         start = net.theta0[rows]
@@ -172,6 +177,15 @@ class Fit(nn.Module):
         """Rows of theta that belong to these replicas: all members of each."""
         members = torch.arange(net.members, device=replicas.device)
         return (replicas[:, None] * net.members + members).flatten()
+
+
+def _side_by_side(train: Callable[[Tensor], Trained], chunks: Sequence[Tensor]) -> list[Trained]:
+    """Chunks fit a core's cache: with several CPU threads each trains chunks of its own, rather than share one."""
+    threads = min(torch.get_num_threads(), len(chunks))
+    if threads < 2 or chunks[0].device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return [train(chunk) for chunk in chunks]
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return list(pool.map(train, chunks))
 
 
 def build(options: dict[str, Any] | None, net: Network, lam: float, loss: Loss | None = None) -> Fit:
