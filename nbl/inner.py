@@ -8,7 +8,8 @@ Networks are trained in chunks whose working set fits the cache. Nothing is comm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from nbl.losses import Loss, Squared
 from nbl.networks import Network, Pairs
 from nbl.types import NblError
 
+Trained = tuple[Tensor, Tensor, Tensor]  # weights, optimiser's state and loss of a chunk
 CHUNK = 1 << 19  # numbers of working set trained together: measured best around the size of a core's cache
 
 
@@ -111,10 +113,11 @@ class Fit(nn.Module):
         n, each = data.inputs.shape[1], rows.shape[1]
         each *= data.inputs.shape[2] + 3 * net.copies * net.width * (net.depth - 1)
         size = max(1, CHUNK // max(n * each, 1))
-        trained = [
-            self._train(net, data, t if isinstance(t, int) else t[some].unsqueeze(1), some, which, lam)
-            for some, which in zip(torch.split(sets, size), torch.split(rows, size), strict=True)
-        ]
+
+        def train(some: Tensor, which: Tensor) -> Trained:
+            return self._train(net, data, t if isinstance(t, int) else t[some].unsqueeze(1), some, which, lam)
+
+        trained = _side_by_side(train, torch.split(sets, size), torch.split(rows, size))
         theta, moments, last = (
             torch.cat(parts, dim) for parts, dim in zip(zip(*trained, strict=True), (0, 1, 0), strict=True)
         )
@@ -147,15 +150,10 @@ class Fit(nn.Module):
                 f"finite. Lower `fit.lr` (now {self.lr}), or use `fit.scale=mean`. The weights from before were kept."
             )
 
+    @torch.no_grad()
     def _train(
-        self,
-        net: Network | Pairs,
-        data: Data,
-        t: int | Tensor,
-        sets: Tensor,
-        networks: Tensor,
-        lam: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, net: Network | Pairs, data: Data, t: int | Tensor, sets: Tensor, networks: Tensor, lam: Tensor | None
+    ) -> Trained:
         """J steps for some networks. Returns their weights, their optimiser's state and their loss."""
         rows, members = networks.flatten(), networks.shape[1]
         start = net.theta0[rows]
@@ -222,6 +220,15 @@ class Fit(nn.Module):
     def reset(self) -> None:
         for buffer in (self.moments, self.taken, self.last):
             buffer.zero_()
+
+
+def _side_by_side(train: Callable[..., Trained], *chunks: Sequence[Tensor]) -> list[Trained]:
+    """Chunks fit a core's cache: with several CPU threads each trains chunks of its own, rather than share one."""
+    threads = min(torch.get_num_threads(), len(chunks[0]))
+    if threads < 2 or chunks[0][0].device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return list(map(train, *chunks))
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return list(pool.map(train, *chunks))
 
 
 def build(options: dict[str, Any] | None, net: Network, lam: float, loss: Loss | None = None) -> Fit:

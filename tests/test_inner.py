@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from nbl import inner
 from nbl.history import Data
 from nbl.inner import Fit, FitError, build
 from nbl.networks import MLP
@@ -188,3 +189,22 @@ def test_determinant_schedule_is_each_replicas_own():
 def test_bad_schedules(options):
     with pytest.raises(NblError, match="retrain"):
         build_schedule(options, 1)
+
+
+def test_chunks_side_by_side_are_chunks_one_after_another(monkeypatch):
+    """Two threads train chunks of their own: the same weights, to the last bit, and the number of threads is kept."""
+    monkeypatch.setattr(inner, "CHUNK", 1)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            net = MLP(3, replicas=4, width=4)
+            net.initialise(Streams(range(4), "test"), 0)
+            fit = inner.build({"steps": 5}, net, 1.0)
+            x, y = torch.linspace(-1, 1, 4 * 6 * 3).view(4, 6, 3), torch.linspace(0, 1, 24).view(4, 1, 6)
+            fit(net, Data(x, y, torch.ones(4, 6), torch.zeros(4, 1)), 6)
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(1)
+        found.append((net.theta.clone(), fit.moments.clone(), fit.last.clone()))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
