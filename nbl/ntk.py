@@ -193,7 +193,8 @@ def radius(norm: float, noise: float, delta: float) -> float:
         noise: nu.
         delta: the chance of a miss.
     """
-    if not (norm >= 0 and noise >= 0 and 0 < delta < 1):
+    numbers = all(isinstance(value, int | float) for value in (norm, noise, delta))
+    if not (numbers and norm >= 0 and noise >= 0 and 0 < delta < 1):
         raise NblError(f"radius(norm={norm}, noise={noise}, delta={delta}): need norms of 0 or more and 0 < delta < 1.")
     return norm + 2.0 * noise * math.sqrt(math.log(1.0 / delta))
 

@@ -29,7 +29,7 @@ from nbl.gradient import Gradient
 from nbl.history import take
 from nbl.module import BanditModule, Score, Weight
 from nbl.types import NblError
-from nbl.values import whole
+from nbl.values import simple, whole
 
 Kernel = Callable[[Tensor, Tensor], Tensor]  # (..., n, d), (..., n', d) -> (..., n, n')
 
@@ -47,7 +47,7 @@ def linear(x: Tensor, y: Tensor) -> Tensor:
 
 def build(options: dict[str, Any] | None) -> Kernel:
     """`kernel={"kind": "rbf", "bandwidth": 1.0}`, linear, or ntk and zhou with `depth` and `power`."""
-    given = {"kind": "rbf", **(options or {})}
+    given = simple({"kind": "rbf", **(options or {})})
     kind = given.pop("kind")
     known = {"rbf": ("bandwidth",), "linear": (), "ntk": ("depth", "power"), "zhou": ("depth",)}
     if kind not in known:

@@ -21,7 +21,7 @@ from nbl.history import Data, take
 from nbl.levels import Levels
 from nbl.module import Score, Weight
 from nbl.types import Decision, Feedback, NblError, Weights
-from nbl.values import whole
+from nbl.values import simple, whole
 
 
 @dataclass
@@ -76,7 +76,8 @@ class LevelBandit(NeuralBandit):
         super().__init__(dim, lam=lam, members=int(levels or 1), history="full", **neural)
         for theirs in ("members", "retrain", "history"):  # not ours to give: a checkpoint is built from what was given
             self.hparams.pop(theirs, None)
-        if beta is not None and not beta >= 0:
+        beta, norm, noise, delta = (simple(value) for value in (beta, norm, noise, delta))
+        if beta is not None and not (isinstance(beta, int | float) and beta >= 0):
             raise NblError(f"{name}(beta={beta!r}): need a number, 0 (greedy) or more, or None for Theorem 2's.")
         self.levels, self.beta = self.members, ntk.radius(norm, noise, delta) if beta is None else float(beta)
         self.sizes, self.growth = _batch(batch, self.levels, name)
@@ -220,7 +221,9 @@ def at_level(values: Tensor, level: Tensor) -> Tensor:
 
 def _batch(options: dict[str, Any] | None, levels: int, name: str) -> tuple[Tensor, float | None]:
     """q_r of each level, and the determinant's factor where that decides instead."""
-    given = dict(options or {"first": 1})
+    if options is not None and not isinstance(options, dict):
+        raise NblError(f"{name}(batch={options!r}): need keys and values, for example {{'first': 5, 'factor': 2}}.")
+    given = simple(dict(options or {"first": 1}))
     if unknown := sorted(set(given) - {"first", "factor", "logdet"}):
         raise NblError(f"{name}: batch has no option {', '.join(unknown)}; it has first, factor, logdet.")
     growth, first, factor = given.get("logdet"), given.get("first", 1), given.get("factor", 1)

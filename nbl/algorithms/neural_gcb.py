@@ -42,6 +42,7 @@ from torch import Tensor
 from nbl.algorithms.levels import LevelBandit, Walk, at_level
 from nbl.module import Weight
 from nbl.types import NblError
+from nbl.values import simple
 
 EXPLOIT, EXPLORE, GREEDY = 1, 2, 3  # v_t
 
@@ -58,6 +59,7 @@ class NeuralGCB(LevelBandit):
 
     def __init__(self, dim: int, *, sigma0: float = 1.0, eta0: float = 1.0, alpha0: float = 1.0, **level: Any) -> None:
         super().__init__(dim, **level)
+        sigma0, eta0, alpha0 = (simple(value) for value in (sigma0, eta0, alpha0))
         for name, value in (("sigma0", sigma0), ("eta0", eta0), ("alpha0", alpha0)):
             if not (isinstance(value, int | float) and value >= 0):
                 raise NblError(f"NeuralGCB({name}={value!r}): need a number, 0 or more.")
