@@ -112,9 +112,10 @@ def test_files(recorder, tmp_path):
     summary = results.write(tmp_path / "out", recorder.rounds, recorder.rows, about())
     text = (tmp_path / "out" / "summary.json").read_text()
     assert json.loads(text) == json.loads(json.dumps(summary))
-    assert list(summary)[:8] == ["recipe", "algorithm", "env", "horizon", "replicas", "seeds", "regret", "reward"]
+    named = ["recipe", "algorithm", "env", "horizon", "replicas", "rounds", "seeds", "regret", "reward"]
+    assert list(summary)[:9] == named
     speeds = ["wall_seconds", "rounds_per_second", "replica_rounds_per_second"]
-    assert list(summary)[8:] == [*speeds, "peak_memory_mb", "versions"]
+    assert list(summary)[9:] == [*speeds, "peak_memory_mb", "versions"]
     assert list(summary["regret"]) == ["mean", "sd", "ci95", "per_replica"] == list(summary["reward"])
     low, high = summary["regret"]["ci95"]
     assert low < summary["regret"]["mean"] < high

@@ -73,8 +73,17 @@ def rows(file):
     return list(csv.DictReader(Path(file).read_text().splitlines()))
 
 
-@pytest.mark.parametrize("name", config.choices("suite"))
-@pytest.mark.parametrize("scale", ["smoke", "paper"])
+LONG = {("logistic", "paper")}  # 430 configs to compose
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        pytest.param(name, scale, marks=[pytest.mark.slow] if (name, scale) in LONG else [])
+        for name in config.choices("suite")
+        for scale in ("smoke", "paper")
+    ],
+)
 def test_every_suite_plans_at_every_scale(name, scale, monkeypatch):
     """All of its recipes compose, and its claims compare runs that it has."""
     monkeypatch.setenv("NBL_DATA_DIR", "data")
@@ -358,3 +367,59 @@ def test_slips_in_tables_are_named(page, old, new, match):
     edit(page, old, new)
     with pytest.raises(NblError, match=match):
         suite.plan("small.yaml", "smoke", Path("o"))
+
+
+def test_a_grid_is_searched_on_its_own_seeds_and_says_what_it_cost(page):
+    """Axes as written or from the scale; the best point by its mean; a heat map, and a line with the cost."""
+    page.write_text(
+        """
+title: A grid
+scales: {smoke: {horizon: 12, replicas: 2, lams: [1.0, 5.0]}}
+panels:
+  search:
+    title: Search
+    env: linear
+    set: [env.arms=4, env.dim=3]
+    draw: grid
+    seed: 1000
+    base: recipe=lin_ucb
+    grid: {algorithm.nu: [0.1, 1.0, 3.0], algorithm.lam: $lams}
+"""
+    )
+    assert go() == 0
+    table = rows("o/tables/search.csv")
+    assert [row["algorithm"] for row in table][:2] == ["nu=0.1 lam=1.0", "nu=0.1 lam=5.0"] and len(table) == 6
+    best = min(table, key=lambda row: float(row["regret_mean"]))["algorithm"]
+    report = Path("o/report.md").read_text()
+    assert f"Best: **{best}**. The grid of 6 took" in report and "seeds 1000 to 1001" in report
+    assert Path("o/figures/search.png").read_bytes().startswith(b"\x89PNG")
+    edit(page, "$lams", "$nothing")
+    with pytest.raises(NblError, match="grid of algorithm"):
+        suite.plan("small.yaml", "smoke", Path("o"))
+
+
+def test_a_panel_without_regret_is_judged_by_reward(page, make_log, tmp_path):
+    """Curves, table and claims of a log: more is better."""
+    log = make_log(400)
+    lines = [",".join(log), *(",".join(map(str, row)) for row in zip(*log.values(), strict=True))]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    page.write_text(
+        """
+title: A log
+interval: 0.9
+scales: {smoke: {horizon: 60, replicas: 3}}
+panels:
+  one:
+    title: Replay
+    env: logged
+    set: [env.path=log.csv]
+    runs: {LinUCB: recipe=lin_ucb, Uniform: recipe=uniform}
+    claims: [{paper: It learns., measure: reward, better: [LinUCB, Uniform]}]
+"""
+    )
+    assert go() == 0
+    table = {row["algorithm"]: row for row in rows("o/tables/one.csv")}
+    assert float(table["LinUCB"]["reward_mean"]) > float(table["Uniform"]["reward_mean"])
+    assert float(table["LinUCB"]["a_round"]) == pytest.approx(float(table["LinUCB"]["reward_mean"]) / 60)
+    (verdict,) = rows("o/claims.csv")
+    assert verdict["verdict"] == "agreement" and verdict["test"] == "reward of LinUCB above that of Uniform"
