@@ -7,6 +7,7 @@ errors of one screen. Only when there is something to play are torch and Lightni
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
@@ -174,7 +175,15 @@ def _job(config: DictConfig) -> None:
     from nbl.train import run
 
     print(" ".join(hydra.overrides.task), flush=True)
-    _codes.append(run(configs.finish(full)))
+    checked = configs.finish(full)
+    if hydra.mode == RunMode.MULTIRUN and checked.trainer.get("devices", 1) not in (
+        1,
+        "1",
+    ):  # its launcher runs argv again
+        command = [sys.executable, "-m", "nbl", *hydra.overrides.task, f"out='{full.out}'"]
+        _codes.append(subprocess.run(command).returncode)
+    else:
+        _codes.append(run(checked))
     if _codes[-1] >= 128:
         raise KeyboardInterrupt
 

@@ -47,5 +47,8 @@ def torchrun(context, world, arguments, folder, log):
         processes.append(context.Process(target=play, args=(options, folder, variables, log)))
         processes[-1].start()
     for process in processes:
-        process.join(120)
-    return [process.exitcode for process in processes]
+        process.join(240)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()  # what hangs must not outlive the test
+    return codes

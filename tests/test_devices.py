@@ -190,7 +190,7 @@ def test_both_launchers_write_one_table(launcher, tmp_path, monkeypatch):
         start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*start, str(ROOT / "scripts" / "train.py"), *common, "out=two", "trainer.devices=2"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'callbacks'}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Results: two/") == 1
     the_same("whole", "two")
