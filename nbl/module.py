@@ -22,12 +22,12 @@ from torch import Tensor
 from typing_extensions import Self
 
 from nbl import blocks as disjoint
-from nbl import explore
+from nbl import explore, inputs
 from nbl.rng import Streams
 from nbl.shards import Members
 from nbl.state import take_shapes
 from nbl.types import Decision, Feedback, NblError, Weights
-from nbl.values import as_numbers, plain, simple, whole
+from nbl.values import plain, simple, whole
 
 
 class Weight(NamedTuple):
@@ -171,7 +171,7 @@ class BanditModule(L.LightningModule):
         """
         x = self._contexts(contexts, "act")
         R, q, K, _ = x.shape
-        allowed = self._mask(mask, x)
+        allowed = None if mask is None else self._send(inputs.mask(mask, x.shape[:3]))
         s = self.score(x) if allowed is None else self.score_among(x, allowed)
         ranked = self.rank(s, exploit, allowed)
         values = ranked.flatten(2)
@@ -241,14 +241,12 @@ class BanditModule(L.LightningModule):
     def _take_in(self, contexts: Tensor, arms: Any, feedback: Any, weight: Any) -> None:
         x = self._contexts(contexts, "observe")
         shape, K = x.shape[:2], x.shape[2]
-        played = as_numbers(arms.arms if isinstance(arms, Decision) else arms, "observe: arms")
-        if played.is_floating_point() or played.dtype == torch.bool:
-            raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {played.dtype}.")
-        played = self._row(played, (*shape, 2) if self.duel else shape, "arms").to(torch.int64)
-        reward = self._row(feedback.reward if isinstance(feedback, Feedback) else feedback, shape, "reward").to(x.dtype)
+        played = inputs.arms(arms.arms if isinstance(arms, Decision) else arms, (*shape, 2) if self.duel else shape, K)
+        came = feedback.reward if isinstance(feedback, Feedback) else feedback
+        reward = inputs.row(came, shape, "reward").to(x.dtype)
         given = weight if isinstance(weight, tuple) else (1.0 if weight is None else weight,) * 2  # loss, design
-        weights = [self._row(w, shape, "weight", fill=True).to(x.dtype) for w in given]
-        self._check(played, reward, weights, K)
+        weights = [inputs.row(w, shape, "weight", fill=True).to(x.dtype) for w in given]
+        inputs.check(reward, weights, self.duel, type(self).__name__ if self.bernoulli else None)
         played, reward, *weights = (self._send(value) for value in (played, reward, *weights))
         self.commit(x, played, reward, Weight(*weights))
 
@@ -317,105 +315,17 @@ class BanditModule(L.LightningModule):
 
     def _contexts(self, contexts: Tensor, verb: str) -> Tensor:
         """Any of the shapes a user may give.    -> (R, q, K, d)"""
-        x = as_numbers(contexts, f"{verb}: contexts")
         if self.coarse:
             raise NblError(f"{verb}: the networks are in {self.coarse}, too coarse to learn in. Use .float().")
-        length = self.dim if self.blocks is None else self.dim // self.blocks + 1
-        if x.ndim not in (2, 3) or x.shape[-1] != length:
-            raise NblError(
-                f"{verb}: contexts have shape {tuple(x.shape)}; need ({self.replicas}, arms, {length}), "
-                f"or (arms, {length}) for the same arms in every replica"
-                + ("." if self.blocks is None else f": x and the number of its block, 0 to {self.blocks - 1}.")
-            )
-        if x.shape[-2] == 0 or x.shape[0] == 0:
-            raise NblError(
-                f"{verb}: contexts have shape {tuple(x.shape)}: there must be at least one arm to choose from."
-            )
-        if self.fixed_arms and x.shape[-2] != self.arms:
-            raise NblError(f"{verb}: {x.shape[-2]} arms, but this policy was built for {self.arms} fixed ones.")
-        if x.ndim == 2:
-            x = x.expand(self.replicas, 1, *x.shape)
-        elif self.replicas == 1:
-            x = x.unsqueeze(0)
-        elif x.shape[0] == self.replicas:
-            x = x.unsqueeze(1)
-        else:
-            raise NblError(
-                f"{verb}: {x.shape[0]} sets of arms for {self.replicas} replicas; give one each, or one for all."
-            )
-        given, x = x, x.to(cast(torch.dtype, self.dtype))
-        if x.device.type == "cpu" and not bool(x.isfinite().all()):
-            r, q, k, d = (~x.isfinite()).nonzero()[0].tolist()
-            raise NblError(
-                f"{verb}: contexts hold {float(given[r, q, k, d])} at replica {r}, arm {k}, feature {d}"
-                + (f" of question {q}" if x.shape[1] > 1 else "")
-                + ". Clean or impute the features first."
-            )
-        if self.blocks is None:
-            return self._send(x)
-        k = x[..., -1]
-        if x.device.type == "cpu" and bool(((k < 0) | (k >= self.blocks) | (k != k.round())).any()):
-            raise NblError(
-                f"{verb}: the last number of a context is its block, 0 to {self.blocks - 1}; here they go from "
-                f"{float(k.min()):g} to {float(k.max()):g}."
-            )
-        x = self._send(x)
-        return x if self.reads_blocks else disjoint.written(x, self.blocks)
+        fixed, dtype = self.arms if self.fixed_arms else None, cast(torch.dtype, self.dtype)
+        x = self._send(inputs.contexts(contexts, verb, self.replicas, self.dim, dtype, fixed, self.blocks))
+        return x if self.blocks is None or self.reads_blocks else disjoint.written(x, self.blocks)
 
     def _send(self, value: Tensor) -> Tensor:
         """To the module's device; what comes from the host was checked there, and does not wait for the transfer."""
         if self.device.type == "cuda" and value.device.type == "cpu":
             return value.pin_memory().to(self.device, non_blocking=True)
         return value.to(self.device)
-
-    def _mask(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
-        if mask is None:
-            return None
-        allowed = torch.as_tensor(mask)
-        shapes = {(x.shape[2],), (x.shape[0] * x.shape[1], x.shape[2])}
-        if allowed.dtype != torch.bool or tuple(allowed.shape) not in shapes:
-            raise NblError(
-                f"act: mask is {allowed.dtype} of shape {tuple(allowed.shape)}; "
-                f"need bool, {' or '.join(map(str, sorted(shapes)))}."
-            )
-        allowed = allowed.expand(x.shape[0] * x.shape[1], -1).view(x.shape[:3])
-        if allowed.device.type == "cpu" and not bool(allowed.any(-1).all()):
-            raise NblError("act: the mask leaves no arm to play in at least one replica.")
-        return self._send(allowed)
-
-    def _row(self, value: Tensor | float | int, shape: tuple[int, ...], name: str, fill: bool = False) -> Tensor:
-        """One number (two arms in a duel) for each decision.    -> (R, q) or (R, q, 2)"""
-        row, need = as_numbers(value, f"observe: {name}"), (shape[0] * shape[1], *shape[2:])
-        if row.numel() == 1 and len(shape) == 2 and (fill or need == (1,)):
-            return row.reshape(1, 1).expand(shape)
-        if tuple(row.shape) not in (need, need[1:] if need[0] == 1 and len(need) == 2 else need):
-            each = "two for each decision in a duel" if len(shape) == 3 else "one for each decision"
-            raise NblError(f"observe: {name} has shape {tuple(row.shape)}; need {need}, {each}.")
-        return row.reshape(shape)
-
-    def _check(self, arms: Tensor, reward: Tensor, weights: list[Tensor], K: int) -> None:
-        """On the host; what is on another device already is not waited for."""
-        if arms.device.type == "cpu" and bool(((arms < 0) | (arms >= K)).any()):
-            raise NblError(f"observe: arm {int(arms[(arms < 0) | (arms >= K)][0])} is not one of 0 to {K - 1}.")
-        if reward.device.type == "cpu" and not bool(reward.isfinite().all()):
-            r = int((~reward.isfinite()).nonzero()[0, 0])
-            raise NblError(
-                f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."
-            )
-        bad = (reward < 0) | (reward > 1)
-        if (self.bernoulli or self.duel) and reward.device.type == "cpu" and bool(bad.any()):
-            value, r = float(reward[bad][0]), int(bad.nonzero()[0, 0])
-            if self.duel:
-                raise NblError(
-                    f"observe: in a duel the feedback is 1 where the first arm won and 0 else, not {value:g}."
-                )
-            raise NblError(
-                f"observe: reward of replica {r} is {value:g}, but {type(self).__name__} is for rewards from 0 to 1 (a "
-                "coin's likelihood). Scale them, or take an algorithm for real rewards, such as NeuralUCB."
-            )
-        for weight in weights:
-            if weight.device.type == "cpu" and not bool(((weight >= 0) & weight.isfinite()).all()):
-                raise NblError(f"observe: weight is {float(weight.min())}; need finite numbers, 0 or more.")
 
     # Lightning --------------------------------------------------------------------------------------------------------
 
