@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -41,7 +42,8 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     if "recipe" not in given:
         near = difflib.get_close_matches("recipe", given, n=1, cutoff=0.7)
         meant = f"There is no key {near[0]!r}; did you mean recipe={given[near[0]]}?\n" if near else ""
-        raise NblError(f"{meant}Which recipe? Say recipe=NAME, one of:\n" + table(choices("recipe")))
+        listed = names(choices("recipe"))
+        raise NblError(f"{meant}Which recipe? Say recipe=NAME, one of (--help has a line on each):\n{listed}")
     for group in GROUPS:
         if given.get(group) in ("null", ""):
             raise NblError(f"{group}={given[group]}: choose one of {', '.join(choices(group))}.")
@@ -169,6 +171,11 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 def table(rows: dict[str, str]) -> str:
     width = max(map(len, rows), default=0)
     return "\n".join(f"  {name:<{width}}  {text}".rstrip() for name, text in rows.items())
+
+
+def names(rows: Iterable[str]) -> str:
+    """Many names on few lines."""
+    return textwrap.fill(", ".join(rows), 100, initial_indent="  ", subsequent_indent="  ")
 
 
 def flatten(tree: Any, prefix: str = "") -> list[str]:

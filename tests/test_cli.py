@@ -85,13 +85,13 @@ def test_every_environment_file_builds_and_plays(env, tmp_path, monkeypatch):
     """Data sets are looked for in NBL_DATA_DIR: here is a small table for each."""
     monkeypatch.setenv("NBL_DATA_DIR", str(tmp_path))
     made = config.compose(["recipe=lin_ucb", f"env={env}"]).env
-    if env == "obd":
-        open_bandit(tmp_path)
     header = "x,letter,label"
     rows = [f"{i},{'abc'[i % 3]},{i % 2}" for i in range(90)]
     if env == "logged":
         header, rows = "x,action,reward,propensity", [f"{row},0.3" for row in rows]
     (tmp_path / f"{made.get('name') or env}.csv").write_text("\n".join([header, *rows]) + "\n")
+    if env == "obd":
+        open_bandit(tmp_path)
     more = [f"env.path={env}.csv"] if env in ("table", "logged", "preferences") else []
     more += ["env.first=x", "env.second=label"] if env == "preferences" else []
     more += ["env.item_dim=4"] if env == "obd" else []

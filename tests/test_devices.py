@@ -16,7 +16,7 @@ import nbl
 from nbl import checkpoint
 from nbl.algorithms import NeuralUCB
 from nbl.cli import main
-from nbl.envs import Quadratic, ZhouH1
+from nbl.envs import LogH6, Quadratic, ZhouH1
 from nbl.shards import Share, cut_state, cut_tree, join_states, join_trees, slices
 from nbl.types import NblError
 from tests import killer
@@ -78,7 +78,8 @@ def test_the_states_of_shares_make_the_state_of_the_whole(algorithm, play):
 
     def played(replicas, seed):
         module = algorithm(replicas=replicas, seed=seed).double()
-        play(module, ZhouH1(arms=4, dim=5, replicas=replicas, seed=seed), 12)
+        problem = LogH6 if module.bernoulli else ZhouH1
+        play(module, problem(arms=4, dim=5, replicas=replicas, seed=seed), 12)
         return module
 
     whole, parts = played(3, 7), [played(2, 7), played(1, 9)]

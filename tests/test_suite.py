@@ -73,7 +73,7 @@ def rows(file):
     return list(csv.DictReader(Path(file).read_text().splitlines()))
 
 
-LONG = {("logistic", "paper")}  # 430 configs to compose
+LONG = {(name, "paper") for name in ("duels", "gcb", "logistic", "thompson")}  # hundreds of configs to compose
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_act_and_observe_never_wait_and_a_retraining_asks_once(algorithm, fixed,
         module.diagnostics()
         assert waits.count == 0
         if not isinstance(module, GLMBandit):  # Newton's method asks whether it has converged, in every iteration
-            module.learn()
-            assert waits.count <= 1
+            module.learn()  # a ridge that moves also asks whether it has moved far enough to refactor
+            assert waits.count <= (2 if getattr(module, "moving", False) else 1)
             waits.count = 0
 
 

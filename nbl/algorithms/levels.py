@@ -172,17 +172,18 @@ class LevelBandit(NeuralBandit):
 
     def _train(self, due: Tensor) -> None:
         """(R, levels)"""
-        rows = due.flatten().nonzero().squeeze(1)
-        if len(rows):
-            self.fit.some(self.net, self._subsets(rows), self.psi.flatten()[rows], rows)
+        asked, sizes = torch.stack([due.long(), self.psi]).flatten(1).tolist()  # the one question to the device
+        if any(asked):
+            rows = torch.tensor([row for row, is_due in enumerate(asked) if is_due], device=due.device)
+            longest = max(n for n, is_due in zip(sizes, asked, strict=True) if is_due)
+            self.fit.some(self.net, self._subsets(rows, longest), self.psi.flatten()[rows], rows)
             self.learnt.copy_(torch.where(due, self.psi, self.learnt))
             self.mark.copy_(torch.where(due, self.design.logdet(), self.mark))
 
-    def _subsets(self, rows: Tensor) -> Data:
+    def _subsets(self, rows: Tensor, longest: int) -> Data:
         """Psi^(r) of some networks, padded with weights of 0 to the longest of them."""
         n, replica = self.history.n, rows // self.levels
         belongs = self.design.labels[replica, :n] == (rows % self.levels).unsqueeze(1)  # (B, n)
-        longest = int(belongs.sum(1).max())
         slot = torch.where(belongs, belongs.cumsum(1) - 1, longest)
         times = torch.arange(n, device=rows.device).expand_as(slot)
         order = slot.new_zeros(len(rows), longest + 1).scatter_(1, slot, times)[:, :longest]  # rounds, in order

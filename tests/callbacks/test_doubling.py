@@ -166,6 +166,7 @@ def fit(module, callbacks, steps, resume=None, **options):
 
 def test_an_ordinary_module_gets_new_parameters_optimisers_and_schedules():
     """Phases begin at batches 1, 5 and 11: Adam's steps and the learning rate begin anew, the weights jump."""
+    torch.manual_seed(0)
     module = Ordinary()
     trainer = fit(module, [DoublingTrick(first=4, factor=2.5)], 16)
     assert [steps for steps, _, _ in module.trace] == [0, 1, 2, 3, *range(6), *range(6)]
