@@ -27,7 +27,7 @@ test: lint  ## lint, types and the test suite; this is what CI runs
 
 browser:  ## a Chromium for the test of report.html, from Debian's packages; without one that test is skipped
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
-		{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
+		{ timeout 60 apt-get update && timeout 240 apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
 		echo "No browser: install chromium, or tests/report/test_browser.py is skipped."
 
 reuse: setup  ## the callbacks alone, in an environment without nbl; installs torch there
