@@ -71,7 +71,7 @@ _PANEL = (
     "optional",
     "needs",
 )
-_CLAIM = ("paper", "measure", "within", "factor", "at", "others", "note", *TESTS)
+_CLAIM = ("paper", "measure", "within", "factor", "at", "bound", "others", "note", *TESTS)
 _FREE = ("out", "id", "resume", "recipe", "choices", "threads", "logger", "checkpoint", "log_every")  # not the problem
 _RIDERS = ("clock", "progress")  # callbacks that only look on
 

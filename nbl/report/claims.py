@@ -114,10 +114,11 @@ def sensitive(curves: Values | Sequence[Values]) -> Verdict:
     return _certain(bool(along > across), f"a factor {along:.2f} along a curve, {across:.2f} between curves")
 
 
-def slope(x: Values, y: Values, at: float, within: float = 0.1) -> Verdict:
-    """log y falls or grows with log x at the slope `at`, up to `within`: least squares.    (n,), (n,)"""
+def slope(x: Values, y: Values, at: float, within: float = 0.1, bound: bool = False) -> Verdict:
+    """log y moves with log x at the slope `at`, up to `within`: least squares. A `bound` may be kept by more.    (n,)"""
     found = float(np.polyfit(np.log(np.asarray(x, dtype=np.float64)), np.log(np.asarray(y, dtype=np.float64)), 1)[0])
-    return _certain(abs(found - at) <= within, f"slope {found:.3f}")
+    off = found - at if bound else abs(found - at)
+    return _certain(off <= within, f"slope {found:.3f}")
 
 
 TESTS: dict[str, Callable[..., Verdict]] = {"better": better, "close": close, "at_most": at_most, "faster": faster}

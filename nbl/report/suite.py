@@ -142,7 +142,7 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
             return claims.sensitive([list(y) for y in curves.values()])
         if test == "slope":
             named = claim["slope"] if isinstance(claim["slope"], list) else [claim["slope"]]
-            options = {key: claim[key] for key in ("within",) if key in claim}
+            options = {key: claim[key] for key in ("within", "bound") if key in claim}
             return claims.every({str(c): claims.slope(x, curves[str(c)], claim["at"], **options) for c in named})
         return claims.lowest(x, curves[str(claim["lowest"])], claim["at"], claim.get("within", 0.05))
     if test == "grows_less":
@@ -169,7 +169,8 @@ def _words(claim: Mapping[str, Any]) -> str:
     """The test, as a reader would say it."""
     test, what = next(test for test in TESTS if test in claim), claim.get("measure", "regret")
     if test == "slope":
-        return f"slope {claim['at']} of the logarithms, up to {claim.get('within', 0.1)}"
+        least = " or below" if claim.get("bound") else ""
+        return f"slope {claim['at']}{least} of the logarithms, up to {claim.get('within', 0.1)}"
     if test in ("lowest", "sensitive"):
         return f"lowest at {claim['at']}" if test == "lowest" else "moves more along a curve than between curves"
     if what == "reward":

@@ -163,6 +163,8 @@ def test_a_function_is_judged_without_chance():
     assert claims.lowest(x, (x - 2) ** 2, at=3.0).outcome == DISAGREEMENT
     assert claims.slope(1 + x, 3 * (1 + x) ** -0.5, at=-0.5).outcome == AGREEMENT
     assert claims.slope(1 + x, 3 * (1 + x) ** -0.7, at=-0.5).outcome == DISAGREEMENT
+    assert claims.slope(1 + x, 3 * (1 + x) ** -0.7, at=-0.5, bound=True).outcome == AGREEMENT
+    assert claims.slope(1 + x, 3 * (1 + x) ** -0.3, at=-0.5, bound=True).outcome == DISAGREEMENT
     assert claims.sensitive([1 + x, 1.1 + x]).outcome == AGREEMENT
     assert claims.sensitive([1 + 0 * x, 3 + 0 * x]).outcome == DISAGREEMENT
 
