@@ -65,8 +65,8 @@ def test_neural_bandits_close_the_gap_on_zhou_h1(recipe, power, share, gap):
 @pytest.mark.parametrize(("env", "replicas"), [("quadratic", 50), ("distance", 10)])
 def test_neural_es_beats_lin_es(env, replicas):
     """Paired over seeds: mean difference above two standard errors. The quadratic problem takes the paper's 50
-    repetitions: 50 arms do not pin down 210 coefficients, and Lin-ES varies widely. Measured on seeds 0 to 49: 140 against
-    187, t = 2.8, 35 wins of 50; on seeds 2000 to 2049: 111 against 179, t = 5.1, 37 wins.
+    repetitions: 50 arms do not pin down 210 coefficients, and Lin-ES varies widely. Measured on seeds 0 to 49: 140
+    against 187, t = 2.8, 35 wins of 50; on seeds 2000 to 2049: 111 against 179, t = 5.1, 37 wins.
     """
     neural, linear = (played(recipe, f"env={env}", replicas=replicas) for recipe in ("neural_es", "lin_es"))
     difference = linear - neural

@@ -115,7 +115,7 @@ def sensitive(curves: Values | Sequence[Values]) -> Verdict:
 
 
 def slope(x: Values, y: Values, at: float, within: float = 0.1, bound: bool = False) -> Verdict:
-    """log y moves with log x at the slope `at`, up to `within`: least squares. A `bound` may be kept by more.    (n,)"""
+    """log y moves with log x at the slope `at`, up to `within`; a `bound` may be kept by more.    (n,), (n,)"""
     found = float(np.polyfit(np.log(np.asarray(x, dtype=np.float64)), np.log(np.asarray(y, dtype=np.float64)), 1)[0])
     off = found - at if bound else abs(found - at)
     return _certain(off <= within, f"slope {found:.3f}")
