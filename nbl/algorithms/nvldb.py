@@ -113,8 +113,7 @@ class NVLDB(Dueling, NeuralBandit):
     @torch.no_grad()
     def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
         """g (1 - g) of the duels, as the model sees them (eq. 5).    (R, K, d), (R, 2) -> (R,)"""
-        x = take(contexts.unsqueeze(1).to(self.placed), arms.unsqueeze(1)).flatten(2)
-        return self.link.variance(Pairs(self.net)(x).squeeze(1))
+        return self.link.variance(Pairs(self.net)(self.chosen(contexts, arms).flatten(2)).squeeze(1))
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         super().commit(contexts, arms, reward, weight)
