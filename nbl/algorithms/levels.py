@@ -201,6 +201,11 @@ class LevelBandit(NeuralBandit):
     def retrain(self) -> None:
         self.net.initialise(self.streams, self.phase)
         self.fit.reset()
+        if self.history.n:  # W_0 is another one, and so are the gradients at it
+            n, design = self.history.n, self.design
+            weight, level = design.roots[:, :n].square(), design.labels[:, :n].clone()
+            design.reset()
+            design.put(self.features(self.history.data().inputs), weight, level)
         for _ in range(min(self.history.n, 100) if self.fit.warm else min(self.history.n, 1)):
             self._train(self.psi > 0)
 
