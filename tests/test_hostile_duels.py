@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import nbl
-from nbl.algorithms import GLMES, NVLDB, VACDB, NeuralLogUCB2
-from nbl.envs import ClassDuel, Classification
+from nbl.algorithms import GLMES, NDB, NVLDB, VACDB, NeuralLogUCB2
+from nbl.envs import ClassDuel, Classification, DuelSquare
+from nbl.types import NblError
 from nbl_callbacks import VarianceWeighting
 
 R = 2
@@ -30,3 +31,66 @@ def test_variances_of_disjoint_contexts_are_the_same_in_blocks(cls):
         nbl.fit(module.double(), environment, horizon=12, callbacks=[weighting])
         found.append(module.act(environment.contexts(20)).scores)
     torch.testing.assert_close(*found)
+
+
+def play(module, environment, rounds, since=1):
+    for t in range(since, since + rounds):
+        x = environment.contexts(t)
+        decision = module.act(x)
+        module.observe(x, decision, environment.pull(decision.arms))
+        module.learn()
+
+
+def test_a_schedule_by_the_determinant_is_kept_by_the_last_layer_too():
+    """Line 10 is inside the `if` of line 8, replica by replica."""
+    module = NVLDB(4, replicas=R, retrain={"logdet": 4.0}, **SMALL).double()
+    single = NVLDB(4, seed=1, retrain={"logdet": 4.0}, **SMALL).double()
+    environment, alone = DuelSquare(3, 4, replicas=R), DuelSquare(3, 4, seed=1)
+    idle = 0
+    for t in range(1, 16):
+        taken, theta = module.fit.taken.clone(), module.theta.clone()
+        play(module, environment, 1, t)
+        play(single, alone, 1, t)
+        rested = (module.fit.taken == taken).squeeze(1)
+        idle += int(rested.sum())
+        assert torch.equal(module.theta[rested], theta[rested])
+    assert idle
+    torch.testing.assert_close(module.theta[1:], single.theta)
+
+
+def test_the_last_layer_is_pulled_to_where_the_ridge_pulls():
+    """Without a duel that tells anything, theta is the centre of the ridge."""
+    for towards in ("start", "zero"):
+        fit = {"steps": 1, "lr": 1e-9, "towards": towards}
+        module = NVLDB(4, net={"width": 8, "phi": 8}, fit=fit)
+        x = torch.randn(3, 4)
+        module.observe(x, torch.tensor([[1, 1]]), 1.0)
+        module.learn()
+        centre = module.net.theta0[:, -8:] if towards == "start" else torch.zeros(1, 8)
+        torch.testing.assert_close(module.theta, centre)
+
+
+@pytest.mark.parametrize("rebuild", [True, False])
+def test_data_kept_over_a_restart_narrow_the_new_features(rebuild):
+    module, environment = NVLDB(4, replicas=R, rebuild=rebuild, **SMALL).double(), DuelSquare(3, 4, replicas=R)
+    play(module, environment, 20)
+    module.restart(keep_history=True)
+    dphi = module.differences(module.history.data().inputs)
+    V = torch.eye(8, dtype=torch.float64) + dphi.mT @ dphi
+    torch.testing.assert_close(module.design.inverse, torch.linalg.inv(V))
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "says"),
+    [
+        (NVLDB, {"fit": {"ridge": 0.0}}, "ridge"),
+        (NVLDB, {"net": {"kind": "ntk", "width": 8}}, "feature, mirrored or standard"),
+        (NVLDB, {"members": 3}, "members"),
+        (NDB, {"members": 3}, "members"),
+        (NDB, {"nu": "much"}, "nu"),
+        (VACDB, {"nu": float("inf")}, "nu"),
+    ],
+)
+def test_what_a_duel_cannot_use_is_refused(cls, options, says):
+    with pytest.raises(NblError, match=says):
+        cls(4, **options)
