@@ -6,7 +6,7 @@ import torch
 
 import nbl
 from nbl.algorithms import GLMES, NDB, NVLDB, VACDB, NeuralLogUCB2
-from nbl.envs import ClassDuel, Classification, DuelSquare
+from nbl.envs import ClassDuel, Classification, DuelSquare, PreferenceLog
 from nbl.types import NblError
 from nbl_callbacks import VarianceWeighting
 
@@ -94,3 +94,37 @@ def test_data_kept_over_a_restart_narrow_the_new_features(rebuild):
 def test_what_a_duel_cannot_use_is_refused(cls, options, says):
     with pytest.raises(NblError, match=says):
         cls(4, **options)
+
+
+def test_features_of_a_log_meet_by_name_and_the_winner_is_none_of_them():
+    x = {f"{side}_{i}": np.arange(5.0) + i for side, order in (("a", (0, 1, 2)), ("b", (2, 0, 1))) for i in order}
+    env = PreferenceLog(data={**x, "a_won": np.ones((5, 1))}, first="a_", second="b_", winner="a_won")
+    assert env.dim == 3 and torch.equal(env.items[:, 0], env.items[:, 1])
+    assert env.contexts(1).shape == (1, 2, 3) and env.pull(torch.tensor([[0, 1]])).reward.shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "says"),
+    [
+        ({"a_0": np.ones(4)}, {"first": "a_", "second": "a_"}, "share the columns a_0"),
+        ({"a_0": np.ones(4), "b_1": np.ones(4)}, {"first": "a_", "second": "b_"}, "'0', '1'"),
+        ({"w": np.ones(3)}, {"winner": "w"}, "4 rows"),
+        ({"w": np.ones((4, 2))}, {"winner": "w"}, "4 rows"),
+        ({"w": np.array(["a", "b", "a", "a"])}, {"winner": "w"}, "1/2 for a draw. It is text"),
+        ({"chosen": np.full((4, 2), 1e200)}, {}, "Scale them"),
+        ({"chosen": np.full((4, 2), 1e50)}, {"scale": False}, "Scale them"),
+    ],
+)
+def test_odd_logs_are_refused_before_the_first_round(data, options, says):
+    both = {"chosen": np.ones((4, 2)), "rejected": np.zeros((4, 2))}
+    with pytest.raises(NblError, match=says):
+        PreferenceLog(data={**both, **data}, **options)
+
+
+def test_a_weight_beyond_rounding_is_an_error_with_a_cure():
+    module, environment = NVLDB(4, replicas=R, **SMALL), DuelSquare(3, 4, replicas=R)
+    x = environment.contexts(1)
+    with pytest.raises(NblError, match=r"scale|lower"):
+        for _ in range(3):
+            module.observe(x, torch.tensor([[0, 1]] * R), torch.ones(R), 1e30)
+            module.learn()
