@@ -5,6 +5,7 @@ import torch
 
 from nbl.algorithms import BatchedNeuralUCB, NeuralGCB, SupNeuralUCB
 from nbl.envs import GcbH1
+from nbl.types import NblError
 
 R, D = 2, 4
 SMALL = {"net": {"kind": "ntk", "width": 8}, "fit": {"steps": 3, "ridge": 1.0}, "lam": 0.1}
@@ -40,3 +41,9 @@ def test_a_restart_that_keeps_data_ends_the_batch():
     assert module.design.seen.tolist() == [8, 8]
     module.restart(keep_history=True)
     assert module.design.seen.tolist() == [12, 12]
+
+
+@pytest.mark.parametrize("factor", [1e300, float("inf")])
+def test_batches_that_grow_beyond_numbers_are_refused(factor):
+    with pytest.raises(NblError, match="factor"):
+        NeuralGCB(D, levels=5, batch={"first": 5, "factor": factor}, **SMALL)

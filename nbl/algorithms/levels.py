@@ -234,6 +234,6 @@ def _batch(options: dict[str, Any] | None, levels: int, name: str) -> tuple[Tens
     growth, first, factor = given.get("logdet"), given.get("first", 1), given.get("factor", 1)
     if growth is not None and (len(given) > 1 or not (isinstance(growth, int | float) and growth > 1)):
         raise NblError(f"{name}(batch={given}): logdet is a number above 1, and stands alone.")
-    if not whole(first, 1) or not (isinstance(factor, int | float) and factor >= 1):
-        raise NblError(f"{name}(batch={given}): need first >= 1, a whole number, and factor >= 1.")
+    if not whole(first, 1) or not (isinstance(factor, int | float) and 1 <= factor <= 1000):
+        raise NblError(f"{name}(batch={given}): need first >= 1, a whole number, and factor from 1 to 1000.")
     return torch.tensor([int(min(2**62, first * factor**r)) for r in range(levels)]), growth
