@@ -202,12 +202,14 @@ class Full(Design):
         v = g.dense()
         return _groups(torch.bmm(v, self.inverse), K) @ _groups(v, K).mT
 
-    def rebuild(self, v: Tensor, weight: Tensor) -> None:
-        """U = lam I + sum weight v v^T from scratch.    (R, n, p), (R, n)"""
+    def rebuild(self, v: Tensor, weight: Tensor, who: Tensor | None = None) -> None:
+        """U = lam I + sum weight v v^T from scratch, in all replicas or those of a mask.    (R, n, p), (R, n), (R,)"""
         eye = torch.eye(self.size, dtype=torch.float64, device=v.device)
         gram = torch.bmm((v * weight.unsqueeze(-1)).mT, v)
-        self.inverse.copy_(torch.linalg.inv(self.lam * eye + gram))
-        self.gain.copy_(torch.linalg.slogdet(eye + gram / self.lam).logabsdet)
+        inverse = torch.linalg.inv(self.lam * eye + gram)
+        gain = torch.linalg.slogdet(eye + gram / self.lam).logabsdet
+        self.inverse.copy_(inverse if who is None else torch.where(who[:, None, None], inverse, self.inverse))
+        self.gain.copy_(gain if who is None else torch.where(who, gain, self.gain))
 
     def add(self, g: Gradient, weight: Tensor) -> None:
         v = g.dense()  # (R, 1, p)

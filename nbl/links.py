@@ -168,7 +168,7 @@ def minimise(
         if not bool(moving.any()):
             break
         curved = x * (weight * loss.curvature(z, won)).unsqueeze(-1)
-        step = torch.linalg.solve(torch.bmm(curved.mT, x) + ridge.unsqueeze(-1) * eye, gradient)
+        step = torch.linalg.solve_ex(torch.bmm(curved.mT, x) + ridge.unsqueeze(-1) * eye, gradient).result
         along, z, away = torch.bmm(x, step.unsqueeze(-1)), z.unsqueeze(-1), (theta - centre).unsqueeze(-1)
         before, after = total(z, away), total(z - along, away - step.unsqueeze(-1))
         down = (after <= before + 1e-12 * before.abs()).squeeze(-1) | ~moving

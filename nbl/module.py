@@ -23,6 +23,7 @@ from typing_extensions import Self
 
 from nbl import blocks as disjoint
 from nbl import explore, inputs
+from nbl.history import take
 from nbl.rng import Streams
 from nbl.shards import Members
 from nbl.state import take_shapes
@@ -300,6 +301,15 @@ class BanditModule(L.LightningModule):
     def placed(self) -> Tensor:
         """An empty tensor on the module's device, of its precision: `part.to(self.placed)`."""
         return torch.empty(0, device=self.device, dtype=cast(torch.dtype, self.dtype))
+
+    def chosen(self, contexts: Tensor, arms: Tensor) -> Tensor:
+        """What was played, as `commit` sees it, blocks written out or not; both given as to `observe`.
+
+        (R, K, d), (R,) or (R, 2) -> (R, 1, d) or (R, 1, 2, d)
+        """
+        x = self._contexts(contexts, "variance")
+        shape = x.shape[:2]
+        return take(x, self._send(inputs.arms(arms, (*shape, 2) if self.duel else shape, x.shape[2])))
 
     # Random numbers of this round -------------------------------------------------------------------------------------
 

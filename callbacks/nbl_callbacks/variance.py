@@ -64,7 +64,8 @@ class VarianceWeighting(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if hasattr(batch, "contexts"):
-            eps = self.eps or batch.contexts.shape[-1] ** -0.5
+            length = getattr(pl_module, "dim", batch.contexts.shape[-1])  # of contexts with their zeros
+            eps = self.eps or length**-0.5
             batch.weight = lambda played: self.weigh(self._variance(pl_module, played), eps)
             return
         if self.eps is None:

@@ -12,6 +12,7 @@ then sure of it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from nbl import pairs
 from nbl.links import Duels, link
 from nbl.module import BanditModule, Score
 from nbl.types import NblError
+from nbl.values import simple
 
 RULES, SYMMETRIES = ("ucb", "ts"), ("asym", "osym", "csym")
 
@@ -42,12 +44,15 @@ class Dueling(BanditModule):
         self, dim: int, *, rule: str = "ucb", symmetry: str = "asym", nu: float = 1.0, link: str = "btl", **problem: Any
     ) -> None:
         self._prepare(link)
-        super().__init__(dim, **problem)
         name = type(self).__name__
+        if simple(problem.get("members", 1)) != 1:
+            raise NblError(f"{name} has no option members; it has one network a replica.")
+        super().__init__(dim, **problem)
         for key, value, known in (("rule", rule, RULES), ("symmetry", symmetry, SYMMETRIES)):
             if value not in known:
                 raise NblError(f"{name}({key}={value!r}): choose one of {', '.join(known)}.")
-        if not nu >= 0:
+        nu = simple(nu)
+        if not (isinstance(nu, int | float) and 0 <= nu < math.inf):
             raise NblError(f"{name}(nu={nu!r}): need a number, 0 (greedy) or more.")
         self.rule, self.symmetry, self.nu, self.randomised = rule, symmetry, float(nu), rule == "ts"
 

@@ -96,7 +96,7 @@ class GLMBandit(BanditModule):
     @torch.no_grad()
     def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
         """mu'(x.theta) of the arms played: what `VarianceWeighting` asks for.    (R, K, d), (R,) -> (R,)"""
-        x = take(contexts.unsqueeze(1), arms.unsqueeze(1)).double().squeeze(1)
+        x = self.chosen(contexts, arms).double().squeeze(1)
         return self.family.slope(torch.einsum("rd,rd->r", x, self.team.join(self.theta, self.members, 1).mean(1)))
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:

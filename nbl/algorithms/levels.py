@@ -202,6 +202,11 @@ class LevelBandit(NeuralBandit):
     def retrain(self) -> None:
         self.net.initialise(self.streams, self.phase)
         self.fit.reset()
+        if self.history.n:  # W_0 is another one, and so are the gradients at it
+            n, design = self.history.n, self.design
+            weight, level = design.roots[:, :n].square(), design.labels[:, :n].clone()
+            design.reset()
+            design.put(self.features(self.history.data().inputs), weight, level)
         for _ in range(min(self.history.n, 100) if self.fit.warm else min(self.history.n, 1)):
             self._train(self.psi > 0)
 
@@ -230,6 +235,6 @@ def _batch(options: dict[str, Any] | None, levels: int, name: str) -> tuple[Tens
     growth, first, factor = given.get("logdet"), given.get("first", 1), given.get("factor", 1)
     if growth is not None and (len(given) > 1 or not (isinstance(growth, int | float) and growth > 1)):
         raise NblError(f"{name}(batch={given}): logdet is a number above 1, and stands alone.")
-    if not whole(first, 1) or not (isinstance(factor, int | float) and factor >= 1):
-        raise NblError(f"{name}(batch={given}): need first >= 1, a whole number, and factor >= 1.")
+    if not whole(first, 1) or not (isinstance(factor, int | float) and 1 <= factor <= 1000):
+        raise NblError(f"{name}(batch={given}): need first >= 1, a whole number, and factor from 1 to 1000.")
     return torch.tensor([int(min(2**62, first * factor**r)) for r in range(levels)]), growth

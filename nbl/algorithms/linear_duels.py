@@ -62,7 +62,7 @@ class LinearDuel(Dueling):
     @torch.no_grad()
     def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
         """g (1 - g) of the duels, as the model sees them.    (R, K, d), (R, 2) -> (R,)"""
-        x = take(contexts.unsqueeze(1).double(), arms.unsqueeze(1)).squeeze(1)
+        x = self.chosen(contexts, arms).double().squeeze(1)
         return self.link.variance(((x[:, 0] - x[:, 1]) * self.theta).sum(-1))
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:

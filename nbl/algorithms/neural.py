@@ -95,10 +95,10 @@ class NeuralBandit(BanditModule):
         if isinstance(due, Tensor) or due:
             who = due if isinstance(due, Tensor) else None
             self.fit(self.model, self.training_data(), self.history.n, who, self.ridge())
-            self.trained()
+            self.trained(who)
 
-    def trained(self) -> None:
-        """Called after each training."""
+    def trained(self, who: Tensor | None = None) -> None:
+        """Called after each training, of all replicas or of those of a mask (R,)."""
 
     def training_data(self) -> Data:
         """What the network is trained on."""

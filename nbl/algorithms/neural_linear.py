@@ -81,7 +81,7 @@ class NeuralLinear(NeuralBandit):
         self.design.update(Gradient.explicit(phi), weight)
         self.moment += torch.bmm((reward * weight).double().unsqueeze(1), phi).squeeze(1)
 
-    def trained(self) -> None:
+    def trained(self, who: Tensor | None = None) -> None:
         if self.recompute:
             self._rebuild()
 

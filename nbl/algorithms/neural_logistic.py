@@ -178,8 +178,7 @@ class NeuralLogistic(GradientBandit):
     @torch.no_grad()
     def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
         """mu'(f) of the arms played: what `VarianceWeighting` asks for.    (R, K, d), (R,) -> (R,)"""
-        x = take(contexts.unsqueeze(1), arms.unsqueeze(1)).to(self.placed)
-        return LOGISTIC.slope(self.net(x)).squeeze(1)
+        return LOGISTIC.slope(self.net(self.chosen(contexts, arms))).squeeze(1)
 
     # What is learnt ---------------------------------------------------------------------------------------------------
 

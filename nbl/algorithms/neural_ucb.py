@@ -63,3 +63,7 @@ class BatchedNeuralUCB(NeuralUCB):
             who = due if isinstance(due, Tensor) else None
             self.fit(self.net, self.training_data(), self.history.n, who)
             self.design.release(who)
+
+    def retrain(self) -> None:
+        super().retrain()
+        self.design.release()

@@ -75,7 +75,7 @@ class NVLDB(Dueling, NeuralBandit):
         if net is not None and not isinstance(net, dict):
             raise NblError("NVLDB solves for the last layer: net needs a kind (feature, mirrored or standard).")
         options = {**NET, **(net or {})}
-        if options["kind"] == "standard" and "phi" not in (net or {}):
+        if options["kind"] not in ("feature", "mirrored") and "phi" not in (net or {}):
             del options["phi"]
         training = {**FIT, **(fit or {})}
         if training["ridge"] is None:
@@ -83,6 +83,8 @@ class NVLDB(Dueling, NeuralBandit):
         super().__init__(dim, nu=nu, lam=lam, net=options, fit=training, **dueling)
         if self.net.centered:
             raise NblError(f"NVLDB(net.kind={options['kind']}): choose feature, mirrored or standard.")
+        if refit and not self.fit.ridge > 0:
+            raise NblError("NVLDB(fit.ridge=0): no one last layer is best then; use more, or refit=False.")
         self.refit, self.rebuild = refit, rebuild
         self.design = Full(self.replicas, self.net.head, lam)
 
@@ -113,29 +115,32 @@ class NVLDB(Dueling, NeuralBandit):
     @torch.no_grad()
     def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
         """g (1 - g) of the duels, as the model sees them (eq. 5).    (R, K, d), (R, 2) -> (R,)"""
-        x = take(contexts.unsqueeze(1).to(self.placed), arms.unsqueeze(1)).flatten(2)
-        return self.link.variance(Pairs(self.net)(x).squeeze(1))
+        return self.link.variance(Pairs(self.net)(self.chosen(contexts, arms).flatten(2)).squeeze(1))
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         super().commit(contexts, arms, reward, weight)
         dphi = self.differences(take(contexts, arms).flatten(2))
         self.design.update(Gradient.explicit(dphi), weight.design)  # line 13, with W_{t-1}
 
-    def trained(self) -> None:
-        if not (self.refit or self.rebuild):
+    def trained(self, who: Tensor | None = None) -> None:
+        if not (self.refit or self.rebuild) or (who is not None and not bool(who.any())):
             return
         data = self.history.data()
-        dphi, start = self.differences(data.inputs), self.net.theta0[:, -self.net.head :]
+        dphi = self.differences(data.inputs)
         if self.refit:  # line 10
             won, ridge = data.targets[:, 0], self.fit.ridge
-            self.theta.copy_(links.minimise(self.likelihood, dphi, won, data.weights, ridge, start, self.theta))
+            centre = self.net.theta0[:, -self.net.head :] if self.fit.to_start else torch.zeros_like(self.theta)
+            theta = links.minimise(self.likelihood, dphi, won, data.weights, ridge, centre, self.theta).to(self.theta)
+            self.theta.copy_(theta if who is None else torch.where(who.unsqueeze(-1), theta, self.theta))
         if self.rebuild:
-            self.design.rebuild(dphi, data.weights.double())
+            self.design.rebuild(dphi, data.weights.double(), who)
 
     def retrain(self) -> None:
         super().retrain()
         if self.history.n:
             self.trained()
+            data = self.history.data()  # the features of the old weights mean nothing to the new ones
+            self.design.rebuild(self.differences(data.inputs), data.weights.double())
 
     def logdet(self) -> Tensor:
         return self.design.logdet()

@@ -146,7 +146,8 @@ class PreferenceLog(Duel):
 
     Args:
         name, path, hub, data: which table: see `nbl.envs.tables.load`.
-        first, second: a column of vectors each, or what the names of numeric columns begin with.
+        first, second: a column of vectors each, or what the names of numeric columns begin with; the columns of both
+            then end alike (a_0 and b_0), in any order.
         winner: a column, 1 where the first item won, 0 where the second, 1/2 for a draw; None: the first always.
         scale: divide all features by the average length of an item, so that lengths are about 1.
         repeat: begin again in a new order after the last row; else a round beyond it is an error.
@@ -179,22 +180,30 @@ class PreferenceLog(Duel):
             source, columns = name or type(data).__name__, from_object(data)
         else:
             source, columns, _ = find(name, path, hub, first, origin)
-        sides = [_vectors(source, columns, side) for side in (first, second)]
+        sides = [_vectors(source, columns, names) for names in _sides(source, columns, first, second, winner)]
         shapes = [side.shape for side in sides]
         if shapes[0] != shapes[1] or not sides[0].size:
             raise NblError(
                 f"{source}: {first!r} is {shapes[0]}, {second!r} {shapes[1]}; need one as long as the other."
             )
         items = np.stack(sides, 1)  # (N, 2, d)
-        won = np.ones(len(items)) if winner is None else _column(source, columns, winner)
+        won = np.ones(len(items)) if winner is None else _winners(source, columns, winner)
+        if won.shape != (len(items),):
+            raise NblError(
+                f"{source}: {winner!r} is of shape {won.shape}; need one number for each of {len(items)} rows."
+            )
         if not ((won >= 0) & (won <= 1)).all():
-            raise NblError(f"{source}: {winner!r} is 1 where the first item won, 0 where the second, 1/2 for a draw.")
+            raise NblError(_winner(source, winner))
         if horizon is not None and horizon > len(items) and not repeat:
             raise NblError(self._too_few(source, len(items), f"horizon={horizon}"))
         super().__init__(2, items.shape[2], 0.0, replicas, seed)
         self.source, self.rows, self.repeat = source, len(items), repeat
-        size = float(np.linalg.norm(items, axis=-1).mean()) if scale else 1.0
-        self.register_buffer("items", torch.from_numpy(items / (size or 1.0)).float(), persistent=False)
+        with np.errstate(over="ignore"):
+            size = float(np.linalg.norm(items, axis=-1).mean()) if scale else 1.0
+        scaled = torch.from_numpy(items / (size or 1.0)).float()
+        if not (math.isfinite(size) and bool(scaled.isfinite().all())):
+            raise NblError(f"{source}: features go up to {np.abs(items).max():.1e}, too large for 32 bits. Scale them.")
+        self.register_buffer("items", scaled, persistent=False)
         self.register_buffer("won", torch.tensor(won, dtype=torch.float64), persistent=False)
         self._order = (-1, torch.empty(0))  # of a pass over the rows, (R, N)
         self._row = torch.zeros(replicas, dtype=torch.int64)  # of the open round
@@ -228,12 +237,50 @@ class PreferenceLog(Duel):
         return f"{what}, but {source} has {rows} comparisons, one a round. Play fewer, or say env.repeat=true."
 
 
-def _vectors(source: str, columns: Mapping[str, Any], side: str) -> np.ndarray[Any, Any]:
-    """One column of vectors, or numeric columns whose names begin so, in their order.    -> (N, d)"""
-    names = [side] if side in columns else [name for name in columns if name.startswith(side)]
-    if not names:
-        raise NblError(f"{source}: no column is or begins with {side!r}; there are {', '.join(list(columns)[:40])}.")
+def _sides(
+    source: str, columns: Mapping[str, Any], first: str, second: str, winner: str | None
+) -> tuple[list[str], list[str]]:
+    """The columns of the two items: one of vectors, or numeric ones whose names begin so, the same feature at the same
+    place.
+    """
+    found = []
+    for side in (first, second):
+        names = [side] if side in columns else [name for name in columns if name.startswith(side) and name != winner]
+        if not names:
+            known = ", ".join(list(columns)[:40])
+            raise NblError(f"{source}: no column is or begins with {side!r}; there are {known}.")
+        found.append(names)
+    one, other = found
+    if both := sorted(set(one) & set(other)):
+        raise NblError(
+            f"{source}: {first!r} and {second!r} share the columns {', '.join(both[:5])}: say which is whose."
+        )
+    if first in columns or second in columns:
+        return one, other
+    ends, theirs = ([name[len(side) :] for name in names] for side, names in zip((first, second), found, strict=True))
+    if apart := sorted(set(ends) ^ set(theirs)):
+        raise NblError(
+            f"{source}: only one of {first!r} and {second!r} has columns that end in "
+            f"{', '.join(map(repr, apart[:5]))}; both items need the same features."
+        )
+    return one, [second + end for end in ends]
+
+
+def _vectors(source: str, columns: Mapping[str, Any], names: list[str]) -> np.ndarray[Any, Any]:
+    """-> (N, d)"""
     return np.concatenate([_column(source, columns, name).reshape(len(columns[name]), -1) for name in names], 1)
+
+
+def _winners(source: str, columns: Mapping[str, Any], winner: str) -> np.ndarray[Any, Any]:
+    """-> (N,)"""
+    if isinstance(columns.get(winner), Letters):
+        raise NblError(_winner(source, winner) + " It is text: turn it into such numbers first.")
+    won = _column(source, columns, winner)
+    return won[:, 0] if won.ndim == 2 and won.shape[1] == 1 else won
+
+
+def _winner(source: str, winner: str | None) -> str:
+    return f"{source}: {winner!r} is 1 where the first item won, 0 where the second, 1/2 for a draw."
 
 
 def _column(source: str, columns: Mapping[str, Any], name: str) -> np.ndarray[Any, Any]:
