@@ -142,8 +142,8 @@ def _verdict(panel: Panel, claim: dict[str, Any], found: Mapping[str, Played]) -
             return claims.sensitive([list(y) for y in curves.values()])
         if test == "slope":
             named = claim["slope"] if isinstance(claim["slope"], list) else [claim["slope"]]
-            options = {key: claim[key] for key in ("within", "bound") if key in claim}
-            return claims.every({str(c): claims.slope(x, curves[str(c)], claim["at"], **options) for c in named})
+            allowed = {key: claim[key] for key in ("within", "bound") if key in claim}
+            return claims.every({str(c): claims.slope(x, curves[str(c)], claim["at"], **allowed) for c in named})
         return claims.lowest(x, curves[str(claim["lowest"])], claim["at"], claim.get("within", 0.05))
     if test == "grows_less":
         return over.growth(panel, claim["grows_less"], found)
