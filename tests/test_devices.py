@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -177,6 +178,21 @@ def test_a_signal_to_one_process_stops_all_after_the_same_round(processes, tmp_p
     rounds = pq.read_table("a/rounds.parquet")["round"].to_numpy()
     assert 5 <= rounds.max() < 4000 and len(rounds) == 2 * rounds.max()
     assert checkpoint.find("a").name == f"round-{rounds.max():07d}.ckpt"
+
+
+def test_a_log_that_ends_in_one_process_ends_the_run_in_all_after_the_same_round(
+    make_log, processes, tmp_path, monkeypatch
+):
+    """Three replicas on two processes read the log at a pace of their own: the run is that of one process."""
+    monkeypatch.chdir(tmp_path)
+    log = {name: pa.array(column) for name, column in make_log(120).items()}
+    pq.write_table(pa.table(log), "log.parquet")
+    common = ["recipe=logistic_ucb_1", "env=logged", "env.path=log.parquet", "replicas=3", "horizon=400"]
+    common += ["logger=none", "callbacks.progress=null", "trainer.precision=64-true"]
+    with pytest.warns(UserWarning, match="the log has ended"):
+        assert main([*common, "out=whole"]) == 0
+    assert processes(2, [*common, "out=two"], tmp_path, tmp_path / "log") == [0, 0], Path("log").read_text()
+    the_same("whole", "two")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "lightning"])

@@ -1,0 +1,53 @@
+"""Logs, coins and off-policy estimates, used roughly."""
+
+import lightning as L
+import pytest
+import torch
+
+import nbl
+from nbl.algorithms import LogisticUCB1
+from nbl.checkpoint import RoundCheckpoint, find
+from nbl.envs import LoggedReplay
+from nbl_callbacks import DelayedFeedback
+
+
+class Interrupted(LoggedReplay):
+    """A signal comes while the third event of round `at` is being asked about."""
+
+    at, trainer = 0, None
+
+    def again(self, arms):
+        other = super().again(arms)
+        self.trainer.should_stop |= other is not None and self.t == self.at and self._reads == 2
+        return other
+
+
+def test_a_signal_between_two_events_costs_no_event_and_no_round(make_log, tmp_path):
+    """The round that was not played is played anew after resuming, from its first event, and callbacks count it once:
+    the run is the one that nothing interrupts.
+    """
+    log = make_log(600)
+
+    def start():
+        env = Interrupted(data=log, replicas=2)
+        callbacks = [DelayedFeedback(6, law="uniform"), RoundCheckpoint(tmp_path, 1000)]
+        return env, LogisticUCB1(env.dim, replicas=2).double(), callbacks
+
+    class Meet(L.Callback):
+        def setup(self, trainer, pl_module, stage):
+            trainer.fit_loop.environment.trainer = trainer
+
+    env, module, callbacks = start()
+    whole = nbl.fit(module, env, 60, callbacks=[*callbacks[:1], Meet()])
+    env, module, callbacks = start()
+    events = whole.extra["events"]
+    env.at = next(t for t in range(20, 60) if (events[:, t - 1] - events[:, t - 2]).max() > 4)
+    with pytest.warns(UserWarning, match="not yet told"):
+        cut = nbl.fit(module, env, 60, callbacks=[*callbacks, Meet()], enable_checkpointing=True)
+    assert cut.played == env.at - 1
+    env, module, callbacks = start()
+    resume = {"resume": find(str(tmp_path)), "enable_checkpointing": True}
+    rounds = nbl.fit(module, env, 60, callbacks=[*callbacks, Meet()], **resume)
+    for name in ("arm", "reward"):
+        assert torch.equal(getattr(rounds, name), getattr(whole, name)), name
+    assert torch.equal(rounds.extra["events"], events)
