@@ -15,9 +15,10 @@ import torch
 
 import nbl
 from nbl import checkpoint
-from nbl.algorithms import NeuralUCB
+from nbl.algorithms import NDB, NVLDB, VACDB, CoLSTIM, MaxInP, NeuralUCB
+from nbl.algorithms.neural import NeuralBandit
 from nbl.cli import main
-from nbl.envs import Quadratic, ZhouH1
+from nbl.envs import DuelSquare, Quadratic, ZhouH1
 from nbl.shards import Share, cut_state, cut_tree, join_states, join_trees, slices
 from nbl.types import NblError
 from tests import killer
@@ -79,10 +80,24 @@ def test_the_states_of_shares_make_the_state_of_the_whole(algorithm, play):
 
     def played(replicas, seed):
         module = algorithm(replicas=replicas, seed=seed).double()
-        play(module, ZhouH1(arms=4, dim=5, replicas=replicas, seed=seed), 12)
+        play(module, algorithm.environment(replicas, seed), 12)
         return module
 
-    whole, parts = played(3, 7), [played(2, 7), played(1, 9)]
+    parts_make_the_whole(played(3, 7), [played(2, 7), played(1, 9)])
+
+
+@pytest.mark.parametrize("cls", [NVLDB, NDB, VACDB, CoLSTIM, MaxInP])
+def test_so_do_the_states_of_duels(cls, play):
+    def played(replicas, seed):
+        small = {"fit": {"steps": 2}} if issubclass(cls, NeuralBandit) else {}
+        module = cls(4, replicas=replicas, seed=seed, **small).double()
+        play(module, DuelSquare(arms=4, dim=4, replicas=replicas, seed=seed), 6)
+        return module
+
+    parts_make_the_whole(played(3, 7), [played(2, 7), played(1, 9)])
+
+
+def parts_make_the_whole(whole, parts):
     joined = join_states(whole, [part.state_dict() for part in parts], Share(3, 7, 0, 2))
     assert joined.keys() == whole.state_dict().keys()
     for key, value in whole.state_dict().items():
