@@ -1,5 +1,7 @@
 """Logs, coins and off-policy estimates, used roughly."""
 
+import math
+
 import lightning as L
 import pytest
 import torch
@@ -8,6 +10,8 @@ import nbl
 from nbl.algorithms import LogisticUCB1
 from nbl.checkpoint import RoundCheckpoint, find
 from nbl.envs import LoggedReplay
+from nbl.ope import evaluate
+from nbl.types import NblError
 from nbl_callbacks import DelayedFeedback
 
 
@@ -51,3 +55,18 @@ def test_a_signal_between_two_events_costs_no_event_and_no_round(make_log, tmp_p
     for name in ("arm", "reward"):
         assert torch.equal(getattr(rounds, name), getattr(whole, name)), name
     assert torch.equal(rounds.extra["events"], events)
+
+
+def test_estimates_from_a_reduced_set_of_arms_are_refused(make_log):
+    """Open Bandit offers the logged item of 80 and four others: a match, one time in five, would weigh 80."""
+    log = LoggedReplay(data=make_log(50))
+    log.complete = False
+    with pytest.raises(NblError, match="alternatives=None"):
+        evaluate(log, LogisticUCB1(log.dim))
+
+
+@pytest.mark.parametrize("name", ["S", "kappa", "delta"])
+@pytest.mark.parametrize("value", ["abc", None, math.nan])
+def test_constants_that_are_no_numbers_are_named(name, value):
+    with pytest.raises(NblError, match=rf"LogisticUCB1\({name}={value!r}\): need a number"):
+        LogisticUCB1(3, **{name: value})

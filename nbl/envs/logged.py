@@ -53,6 +53,7 @@ class Logged(Environment):
         source: its name, for messages.
     """
 
+    complete = True  # False where only some arms are offered, the logged one always: propensities are not among them
     chosen: Tensor
     reward: Tensor
     cursor: Tensor
