@@ -3,6 +3,7 @@
 import math
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 
@@ -70,3 +71,15 @@ def test_estimates_from_a_reduced_set_of_arms_are_refused(make_log):
 def test_constants_that_are_no_numbers_are_named(name, value):
     with pytest.raises(NblError, match=rf"LogisticUCB1\({name}={value!r}\): need a number"):
         LogisticUCB1(3, **{name: value})
+
+
+@pytest.mark.parametrize("columns", [{"reward": "action"}, {"reward": "propensity"}, {"propensity": "action"}])
+def test_one_column_cannot_be_two_things(columns, make_log):
+    with pytest.raises(NblError, match="columns of their own"):
+        LoggedReplay(data=make_log(50), **columns)
+
+
+def test_zero_propensities_say_how_to_leave_the_column_out(make_log):
+    """Taken for context, it would tell the learner what was logged."""
+    with pytest.raises(NblError, match="`drop`"):
+        LoggedReplay(data={**make_log(50), "propensity": np.zeros(50)})

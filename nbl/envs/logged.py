@@ -232,6 +232,8 @@ class LoggedReplay(Logged):
         special = [action, reward, *([propensity] if propensity else [])]
         for column in special:
             need(columns, column, source)
+        if len(set(special)) < len(special):
+            raise NblError(f"{source}: action, reward and propensity are columns of their own, not {special}.")
         if unknown := sorted(set(drop) - set(columns)):
             raise NblError(f"{source}: drop={unknown}: no such column. There are {', '.join(columns)}.")
         columns = {key: column for key, column in columns.items() if key in special or key not in drop}
