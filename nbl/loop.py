@@ -16,7 +16,8 @@ import random
 import signal
 import threading
 import time
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import lightning as L
 import numpy as np
@@ -29,9 +30,11 @@ from torch import Tensor
 
 from nbl.devices import Together
 from nbl.envs.base import Environment
-from nbl.envs.logged import LogEnded
+from nbl.envs.logged import LogEnded, Logged
 from nbl.module import BanditModule
 from nbl.types import Decision, NblError, Round
+
+Found = TypeVar("Found")
 
 
 class _Stopped(Exception):
@@ -89,13 +92,15 @@ class BanditLoop(_FitLoop):
         if self.max_steps >= 0:
             end = min(end, self.max_steps)
         while rounds.processed < end and not self.trainer.should_stop:
+            before = self._counts()
             try:
                 self.play()
-            except _Stopped:
-                pass
-            except LogEnded as ended:
-                rank_zero_warn(f"the log has ended: {ended}")
-                self.trainer.should_stop = True
+            except (_Stopped, LogEnded) as why:  # a round that is not played has not begun
+                for callback, state in before:
+                    callback.load_state_dict(state)
+                if isinstance(why, LogEnded):
+                    rank_zero_warn(f"the log has ended: {why}")
+                    self.trainer.should_stop = True
             self._meet(rounds.processed)
             if self.trainer.received_sigterm:
                 raise SIGTERMException
@@ -107,20 +112,14 @@ class BanditLoop(_FitLoop):
         assert isinstance(module, BanditModule)
         index: int = progress.current.processed  # type: ignore[attr-defined]
         progress.increment_ready()
-        batch = Round(index + 1, self.environment.contexts(index + 1))
+        batch = Round(index + 1, self._unless_ended(index + 1, lambda: self.environment.contexts(index + 1)))
         batch.mask = self.environment.allowed
         trainer._logger_connector.on_batch_start(batch)
         self._hook("on_train_batch_start", batch, index)
         progress.increment_started()
 
         with trainer.precision_plugin.train_step_context():
-            decision = self._decide(batch)
-            while (other := self.environment.again(decision.arms)) is not None:
-                if self.trainer.should_stop or self.trainer.received_sigterm:
-                    raise _Stopped
-                batch.contexts = other
-                decision = self._decide(batch)
-            batch.decision = decision
+            batch.decision = self._unless_ended(index + 1, lambda: self._walk(batch))
             self.environment.allowed = batch.mask
             batch.feedback = self.environment.pull(batch.decision.arms)
             if callable(batch.weight):
@@ -143,6 +142,37 @@ class BanditLoop(_FitLoop):
         progress.increment_completed()
         trainer._logger_connector.update_train_step_metrics()
         self.epoch_loop._batches_that_stepped += 1
+
+    def _counts(self) -> list[tuple[L.Callback, dict[str, Any]]]:
+        """The state of callbacks that count rounds as they begin, where one may begin and not be played."""
+        if not isinstance(self.environment, Logged):
+            return []
+        counting = [c for c in cast(Any, self.trainer).callbacks if _overrides(c, "on_train_batch_start")]
+        return [(callback, callback.state_dict()) for callback in counting if _overrides(callback, "state_dict")]
+
+    def _walk(self, batch: Round) -> Decision:
+        """Ask about events until the environment can tell what the arms bring; most can at once."""
+        decision = self._decide(batch)
+        while (other := self.environment.again(decision.arms)) is not None:
+            if self.trainer.should_stop or self.trainer.received_sigterm:
+                raise _Stopped
+            batch.contexts = other
+            decision = self._decide(batch)
+        return decision
+
+    def _unless_ended(self, t: int, step: Callable[[], Found]) -> Found:
+        """What `step` finds; a log that ends in one process has ended, in this round, in all of them."""
+        strategy, ended = self.trainer.strategy, None
+        try:
+            found = step()
+        except LogEnded as error:
+            ended = error
+        if isinstance(strategy, Together) and isinstance(self.environment, Logged):
+            said = strategy.exchange("event", t, None if ended is None else str(ended))
+            ended = next((LogEnded(why) for why in said if why is not None), None)
+        if ended is not None:
+            raise ended
+        return found
 
     def _decide(self, batch: Round) -> Decision:
         """What the algorithm plays, or a callback wants played."""
@@ -243,3 +273,7 @@ class BanditLoop(_FitLoop):
     def on_load_checkpoint(self, state: dict[str, Any]) -> None:
         self.environment.load_state_dict(state["environment"])
         self._random = state["random"]
+
+
+def _overrides(callback: L.Callback, hook: str) -> bool:
+    return getattr(type(callback), hook) is not getattr(L.Callback, hook)

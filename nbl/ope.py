@@ -88,6 +88,11 @@ def evaluate(log: Logged, policy: Any, model: Tensor | None = None, level: float
     """
     if not log.known:
         raise NblError(f"{log.source} has no propensities: off-policy estimates need them.")
+    if not log.complete:
+        raise NblError(
+            f"{log.source} offers the logged arm and a few others, but its propensities are among all arms: estimates "
+            "would be wrong by a factor. Offer all of them, alternatives=None."
+        )
     if getattr(policy, "replicas", 1) != 1:
         raise NblError(f"evaluate: the policy has {policy.replicas} replicas; give it one, replicas=1.")
     arms, means = [], []

@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 import nbl
 from nbl import checkpoint
-from nbl.algorithms import NeuralUCB
+from nbl.algorithms import NDB, NVLDB, VACDB, CoLSTIM, MaxInP, NeuralUCB
+from nbl.algorithms.neural import NeuralBandit
 from nbl.cli import main
-from nbl.envs import LogH6, Quadratic, ZhouH1
+from nbl.envs import DuelSquare, Quadratic, ZhouH1
 from nbl.shards import Share, cut_state, cut_tree, join_states, join_trees, slices
 from nbl.types import NblError
 from tests import killer
@@ -57,7 +60,7 @@ def the_same(one, other):
             a, b = (torch.tensor(table[name].to_numpy()) for table in (one, other))
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
         else:
-            assert one[name].equals(other[name]), name
+            np.testing.assert_array_equal(one[name].to_numpy(), other[name].to_numpy(), name)  # NaN is NaN: regret
 
 
 # Who plays what -------------------------------------------------------------------------------------------------------
@@ -78,11 +81,24 @@ def test_the_states_of_shares_make_the_state_of_the_whole(algorithm, play):
 
     def played(replicas, seed):
         module = algorithm(replicas=replicas, seed=seed).double()
-        problem = LogH6 if module.bernoulli else ZhouH1
-        play(module, problem(arms=4, dim=5, replicas=replicas, seed=seed), 12)
+        play(module, algorithm.environment(replicas, seed), 12)
         return module
 
-    whole, parts = played(3, 7), [played(2, 7), played(1, 9)]
+    parts_make_the_whole(played(3, 7), [played(2, 7), played(1, 9)])
+
+
+@pytest.mark.parametrize("cls", [NVLDB, NDB, VACDB, CoLSTIM, MaxInP])
+def test_so_do_the_states_of_duels(cls, play):
+    def played(replicas, seed):
+        small = {"fit": {"steps": 2}} if issubclass(cls, NeuralBandit) else {}
+        module = cls(4, replicas=replicas, seed=seed, **small).double()
+        play(module, DuelSquare(arms=4, dim=4, replicas=replicas, seed=seed), 6)
+        return module
+
+    parts_make_the_whole(played(3, 7), [played(2, 7), played(1, 9)])
+
+
+def parts_make_the_whole(whole, parts):
     joined = join_states(whole, [part.state_dict() for part in parts], Share(3, 7, 0, 2))
     assert joined.keys() == whole.state_dict().keys()
     for key, value in whole.state_dict().items():
@@ -178,6 +194,21 @@ def test_a_signal_to_one_process_stops_all_after_the_same_round(processes, tmp_p
     rounds = pq.read_table("a/rounds.parquet")["round"].to_numpy()
     assert 5 <= rounds.max() < 4000 and len(rounds) == 2 * rounds.max()
     assert checkpoint.find("a").name == f"round-{rounds.max():07d}.ckpt"
+
+
+def test_a_log_that_ends_in_one_process_ends_the_run_in_all_after_the_same_round(
+    make_log, processes, tmp_path, monkeypatch
+):
+    """Three replicas on two processes read the log at a pace of their own: the run is that of one process."""
+    monkeypatch.chdir(tmp_path)
+    log = {name: pa.array(column) for name, column in make_log(120).items()}
+    pq.write_table(pa.table(log), "log.parquet")
+    common = ["recipe=logistic_ucb_1", "env=logged", "env.path=log.parquet", "replicas=3", "horizon=400"]
+    common += ["logger=none", "callbacks.progress=null", "trainer.precision=64-true"]
+    with pytest.warns(UserWarning, match="the log has ended"):
+        assert main([*common, "out=whole"]) == 0
+    assert processes(2, [*common, "out=two"], tmp_path, tmp_path / "log") == [0, 0], Path("log").read_text()
+    the_same("whole", "two")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "lightning"])

@@ -54,6 +54,7 @@ from nbl.history import Data, take
 from nbl.losses import Likelihood, Logistic
 from nbl.module import Score, Weight
 from nbl.types import NblError
+from nbl.values import simple
 from nbl_callbacks.variance import weights
 
 LOGISTIC = Logistic()
@@ -283,10 +284,11 @@ class NCBFUCB(NeuralLogistic):
         return self.optimistic(contexts, in_reward=False)
 
 
-def check(name: str, **values: float) -> None:
+def check(name: str, **values: Any) -> None:
     """S, kappa and delta, where they make sense."""
     for key, value in values.items():
-        good = {"S": 0 < value < math.inf, "kappa": 4 <= value < math.inf, "delta": 0 < value < 1}[key]
-        if not good:
+        real = isinstance(simple(value), int | float) and not isinstance(value, bool)
+        good = {"S": lambda v: 0 < v < math.inf, "kappa": lambda v: 4 <= v < math.inf, "delta": lambda v: 0 < v < 1}
+        if not real or not good[key](value):
             need = {"S": "above 0", "kappa": "of 4 (a coin's variance is at most 1/4) or more", "delta": "in (0, 1)"}
             raise NblError(f"{name}({key}={value!r}): need a number {need[key]}.")

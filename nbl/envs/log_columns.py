@@ -48,7 +48,8 @@ def check_propensity(propensity: Tensor, source: str = "the log") -> Tensor:
     if bool(bad.any()):
         raise NblError(
             f"{source}: {int(bad.sum())} of {len(bad)} propensities are not in (0, 1]; the first is "
-            f"{float(propensity[bad][0]):g}. Mend them, leave those events out, or say propensity=null."
+            f"{float(propensity[bad][0]):g}. Mend them, leave those events out, or say propensity=null "
+            "and name the column in `drop` (else it is taken for context, and tells what was logged)."
         )
     return propensity
 

@@ -53,6 +53,7 @@ class Logged(Environment):
         source: its name, for messages.
     """
 
+    complete = True  # False where only some arms are offered, the logged one always: propensities are not among them
     chosen: Tensor
     reward: Tensor
     cursor: Tensor
@@ -81,7 +82,8 @@ class Logged(Environment):
         self._print = zlib.crc32(chosen.numpy().tobytes() + reward.numpy().tobytes())
         for name, value in (("chosen", chosen), ("reward", reward), ("propensity", whole)):
             self.register_buffer(name, value, persistent=False)  # the data: not state
-        self.register_buffer("cursor", torch.zeros(replicas, dtype=torch.int64))  # events read
+        self.register_buffer("cursor", torch.zeros(replicas, dtype=torch.int64))  # events read when a round closed
+        self.register_buffer("read", torch.zeros(replicas, dtype=torch.int64), persistent=False)  # and in the open one
         self._pass = [-1] * replicas
         empty = torch.zeros(replicas, self.rows)
         self.register_buffer("order", empty.int(), persistent=False)
@@ -93,6 +95,7 @@ class Logged(Environment):
     propensity: Tensor
     order: Tensor
     coin: Tensor
+    read: Tensor
 
     @abstractmethod
     def event(self, rows: Tensor) -> Tensor:
@@ -128,6 +131,7 @@ class Logged(Environment):
                 "other events until it returns None (nbl.fit and the Trainer's loop do)."
             )
         row, self._row, self._asked = self._row, None, None
+        self.cursor.copy_(self.read)
         extra = {"events": self.cursor.double()}
         if self.known:
             extra["logged_propensity"] = self.propensity[row]
@@ -152,13 +156,13 @@ class Logged(Environment):
             )
         match = arms == self.chosen[self._row]
         if self.accept == "rejection":
-            coin = self.coin.gather(1, ((self.cursor - 1) % self.rows)[:, None]).squeeze(1)
+            coin = self.coin.gather(1, ((self.read - 1) % self.rows)[:, None]).squeeze(1)
             match &= coin < self.propensity.min() / self.propensity[self._row]
         return match
 
     def _next(self, who: Tensor) -> Tensor:
         """Read one event more in these replicas.    (R,) bool -> (R,) rows"""
-        at = (self.cursor - (~who).long()).clamp_min(0)  # the others stay where they are
+        at = (self.read - (~who).long()).clamp_min(0)  # the others stay where they are
         passes = (at // self.rows).tolist()
         if max(passes) > 0 and not self.repeat:
             raise LogEnded(
@@ -172,7 +176,7 @@ class Logged(Environment):
                 self.order[r] = stream.uniform("order", again, (self.rows,))[0].argsort(stable=True)
                 if self.accept == "rejection":
                     self.coin[r] = stream.uniform("accept", again, (self.rows,))[0]
-        self.cursor += who.long()
+        self.read += who.long()
         return self.order.gather(1, (at % self.rows)[:, None]).squeeze(1).long()
 
     def get_extra_state(self) -> dict[str, int]:
@@ -182,6 +186,7 @@ class Logged(Environment):
         if (state["rows"], state["log"]) != (self.rows, self._print):
             raise NblError(f"{self.source} is not the log that this run began with. Give the same file again.")
         super().set_extra_state(state)
+        self.read.copy_(self.cursor)  # a round that was open is asked about from its first event
         self._row = self._asked = None
 
 
@@ -227,6 +232,8 @@ class LoggedReplay(Logged):
         special = [action, reward, *([propensity] if propensity else [])]
         for column in special:
             need(columns, column, source)
+        if len(set(special)) < len(special):
+            raise NblError(f"{source}: action, reward and propensity are columns of their own, not {special}.")
         if unknown := sorted(set(drop) - set(columns)):
             raise NblError(f"{source}: drop={unknown}: no such column. There are {', '.join(columns)}.")
         columns = {key: column for key, column in columns.items() if key in special or key not in drop}

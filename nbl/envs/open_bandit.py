@@ -100,6 +100,7 @@ class OpenBandit(Logged):
             dim,
             **options,
         )
+        self.complete = alternatives is None
         position = numbers(log["position"], "position", source)
         spread = float(position.max() - position.min()) or 1.0
         parts = {
