@@ -7,11 +7,9 @@ errors of one screen. Only when there is something to play are torch and Lightni
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +38,8 @@ Options (key=value; --cfg job with a recipe prints all there are):
   log_every=N        rounds a point of a curve resume=PATH|last  a checkpoint, a run's folder, or the newest run
   threads=N          CPU threads
 
-  -m, --multirun     sweep: commas separate values
+  -m, --multirun     sweep: commas separate values; hydra/launcher=joblib|submitit_slurm|ray runs them in parallel
+  --dry-run          with -m: how many runs, how long, on how many machines, what they write
   --cfg job          print the config and stop (other flags of Hydra: --hydra-help)
   -h, --help         this
 """
@@ -61,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         overrides = [a for a in arguments if not a.startswith("-")]
         if not flags:
             return _run(overrides)
-        if set(flags) <= {"-m", "--multirun"}:
-            return _sweep(overrides)
+        if set(flags) <= {"-m", "--multirun", "--dry-run"}:
+            return _sweep(overrides, dry="--dry-run" in flags)
         return _hydra(arguments)
     except KeyboardInterrupt:
         print("Stopped before the first round.", file=sys.stderr)
@@ -119,33 +118,18 @@ def _resume(overrides: list[str], given: dict[str, str]) -> int:
     return run(config, start)
 
 
-def _sweep(overrides: list[str]) -> int:
+def _sweep(overrides: list[str], dry: bool = False) -> int:
     """Hydra's multirun, with every job checked before the first one starts."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from nbl import reproduce, sweeps
 
-    given = configs.parse(overrides)
-    if "resume" in given:
-        raise NblError("resume= goes on with one run, a sweep starts many: resume each job by its folder, without -m.")
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    swept = {o.get_key_element() for o in parsed if o.is_sweep_override()}
-    task = [o for o in parsed if not o.is_hydra_override()]
-    for jobs in BasicSweeper.split_arguments(task, max_batch_size=None):
-        for job in jobs:
-            configs.compose(job)
-    recipe = given.get("recipe", "")
-    name = recipe if "recipe" not in swept else "sweep"
-    root = given.get("out") or str(Path("runs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    still = ",".join(key for key in given if key not in swept and not key.startswith("hydra"))
-    return _hydra(
-        [
-            "--multirun",
-            *(o for o in overrides if not o.startswith("out=")),
-            f"hydra.sweep.dir={root}",
-            "hydra.sweep.subdir=${hydra.job.num}_${hydra.job.override_dirname}",
-            f"hydra.job.config.override_dirname.exclude_keys=[{still}]",
-        ]
-    )
+    sweep = sweeps.plan(overrides)
+    if dry:
+        from nbl import estimate
+
+        return estimate.show(sweep)
+    reproduce.Stop.asked = False
+    code = _hydra(["--multirun", *sweep.arguments])
+    return sweeps.close(sweep, stopped=code == 130 or reproduce.Stop.asked)
 
 
 def _hydra(arguments: list[str]) -> int:
@@ -159,33 +143,30 @@ def _hydra(arguments: list[str]) -> int:
         hydra.main(config_path=str(configs.folder().resolve()), config_name="train", version_base="1.3")(_job)()
     except KeyboardInterrupt:
         return 130
-    return max(_codes, default=0)  # a sweep is as good as its worst job
+    return max(_codes, default=0)
 
 
-def _job(config: DictConfig) -> None:
-    """One job of a sweep, or a run that was given a flag of Hydra's."""
+def _job(config: DictConfig) -> float | None:
+    """One job of a sweep, in whatever process; or a run that was given a flag of Hydra's."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
     hydra = HydraConfig.get()
-    full = OmegaConf.create({**config, "hydra": {"runtime": {"choices": hydra.runtime.choices}}})
     if hydra.mode == RunMode.MULTIRUN:
-        full.out = os.path.relpath(hydra.runtime.output_dir)
+        from nbl import sweeps
+
+        outcome = sweeps.play(list(hydra.overrides.task), Path(os.path.relpath(hydra.runtime.output_dir)))
+        if outcome.stopped and hydra.launcher._target_.endswith("BasicLauncher"):
+            raise KeyboardInterrupt  # other launchers' processes begin no further run
+        return None if outcome.error or outcome.stopped else sweeps.objective(outcome.run)
+    full = OmegaConf.create({**config, "hydra": {"runtime": {"choices": hydra.runtime.choices}}})
     from nbl.train import run
 
-    print(" ".join(hydra.overrides.task), flush=True)
-    checked = configs.finish(full)
-    if hydra.mode == RunMode.MULTIRUN and checked.trainer.get("devices", 1) not in (
-        1,
-        "1",
-    ):  # its launcher runs argv again
-        command = [sys.executable, "-m", "nbl", *hydra.overrides.task, f"out='{full.out}'"]
-        _codes.append(subprocess.run(command).returncode)
-    else:
-        _codes.append(run(checked))
+    _codes.append(run(configs.finish(full)))
     if _codes[-1] >= 128:
         raise KeyboardInterrupt
+    return None
 
 
 def _help() -> str:

@@ -189,8 +189,15 @@ def flatten(tree: Any, prefix: str = "") -> list[str]:
 
 
 def _compose(hydra: Any, overrides: Sequence[str]) -> DictConfig:
-    with hydra.initialize_config_dir(str(folder().resolve()), version_base="1.3"):
-        full: DictConfig = hydra.compose("train", overrides=list(overrides), return_hydra_config=True)
+    from hydra.core.global_hydra import GlobalHydra
+
+    state = GlobalHydra.instance()
+    outer, state.hydra = state.hydra, None  # a job of a sweep composes inside of Hydra
+    try:
+        with hydra.initialize_config_dir(str(folder().resolve()), version_base="1.3"):
+            full: DictConfig = hydra.compose("train", overrides=list(overrides), return_hydra_config=True)
+    finally:
+        GlobalHydra.instance().hydra = outer
     return full
 
 

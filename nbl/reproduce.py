@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -22,14 +23,15 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from nbl import config as configs
 from nbl import suite as suites
 from nbl.suite import Run
 from nbl.types import NblError
 
-STAMP = "suite.json"  # in a run's folder: which config it plays, and whether it is done
+STAMP = "suite.json"  # in the folder of a run of a suite or a sweep: which config it plays, and whether it is done
+FILES = ("config.yaml", "summary.json", "rounds.parquet", "metrics.csv", "regret.png", "log.txt")  # that a run leaves
 _OPTIONS = ("suite", "scale", "out", "only", "jobs")
 _USAGE = """\
 Usage: {prog} suite=NAME [scale=default] [out=DIR] [only=PANEL,...] [jobs=N] [--dry-run]
@@ -112,19 +114,19 @@ def _main(arguments: list[str]) -> int:
 
 def status(run: Run) -> str:
     """`done`, `begun` (this config, not finished), `other` (another config is in its folder) or `new`."""
-    stamp = _json(run.folder / STAMP)
+    stamp = read_json(run.folder / STAMP)
     if stamp is None:
         return "other" if (run.folder / "config.yaml").exists() else "new"
     if stamp.get("key") != run.key:
         return "other"
-    summary = _json(run.folder / "summary.json")
+    summary = read_json(run.folder / "summary.json")
     whole = summary is not None and summary.get("horizon") == run.horizon and summary.get("replicas") == run.replicas
     return "done" if stamp.get("done") and whole and (run.folder / "rounds.parquet").exists() else "begun"
 
 
 def play(run: Run) -> Outcome:
     """Play one run, or go on with it. What it prints goes to log.txt."""
-    begun, error, stopped = time.monotonic(), "", _Stop.asked
+    begun, error, stopped = time.monotonic(), "", Stop.asked
     if stopped:
         return Outcome(run, 0.0, stopped=True)
     start = _prepare(run)
@@ -132,9 +134,7 @@ def play(run: Run) -> Outcome:
     (run.folder / STAMP).write_text(json.dumps({"key": run.key, "done": False}) + "\n")
     with (run.folder / "log.txt").open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         try:
-            from nbl.train import run as train
-
-            code = train(configs.compose(run.overrides), start)
+            code = _train(run, start, log)
             stopped = code >= 128
             if code and not stopped:
                 log.flush()
@@ -147,14 +147,25 @@ def play(run: Run) -> Outcome:
     if not error and not stopped:
         (run.folder / STAMP).write_text(json.dumps({"key": run.key, "done": True}) + "\n")
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)  # a finished run is never resumed
-    _Stop.asked = _Stop.asked or stopped
+    Stop.asked = Stop.asked or stopped
     return Outcome(run, time.monotonic() - begun, error, stopped)
+
+
+def _train(run: Run, start: Path | None, log: TextIO) -> int:
+    config = configs.compose(run.overrides)
+    if config.trainer.get("devices", 1) in (1, "1"):
+        from nbl.train import run as train
+
+        return train(config, start)
+    given = [f"resume='{start}'", f"out='{run.folder}'"] if start else run.overrides
+    command = [sys.executable, "-m", "nbl", *given]  # of its own: the launcher of several processes runs argv again
+    return subprocess.run(command, stdout=log, stderr=log, check=False).returncode
 
 
 def play_all(todo: Sequence[Run], jobs: int, tell: Callable[[Outcome], None]) -> list[Outcome]:
     """Play these runs, `jobs` at a time. A process that dies takes no other run with it."""
     outcomes: list[Outcome] = []
-    _Stop.asked = False
+    Stop.asked = False
     if jobs == 1 or len(todo) < 2:
         for run in todo:
             outcomes.append(play(run))
@@ -231,7 +242,7 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Stop:
+class Stop:
     """Whether this process was told to stop: it then begins no further run."""
 
     asked = False
@@ -265,8 +276,8 @@ class _Progress:
             return
         self.ended, self.played = self.ended + 1, self.played + outcome.run.size
         left = (time.monotonic() - self.begun) * (self.size - self.played) / self.played
-        how = "failed" if outcome.error else _total(outcome.run)
-        rest = f", about {_clock(left)} left" if self.ended < self.total else ""
+        how = "failed" if outcome.error else total(outcome.run)
+        rest = f", about {clock(left)} left" if self.ended < self.total else ""
         print(f"[{self.ended}/{self.total}] {outcome.run.name}: {how}, {outcome.seconds:.0f} s{rest}", flush=True)
 
 
@@ -281,7 +292,7 @@ def _announce(
     )
     if suite.minutes and full:
         share = rounds / max(1, sum(run.size for run in suites.runs(suite.panels)))
-        left = _clock(60 * suite.minutes * share)
+        left = clock(60 * suite.minutes * share)
         print(f"Time: about {left} on two free cores (the page says {suite.minutes} min for all of it).")
     if full:
         for panel in chosen:
@@ -305,14 +316,14 @@ def _parse(arguments: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def _total(run: Run) -> str:
+def total(run: Run) -> str:
     """Its regret, or its reward where regret is not known."""
-    summary = _json(run.folder / "summary.json") or {}
+    summary = read_json(run.folder / "summary.json") or {}
     found = {name: (summary.get(name) or {}).get("mean") for name in ("regret", "reward")}
     return next((f"{name} {mean:.1f}" for name, mean in found.items() if mean is not None), "regret -")
 
 
-def _json(file: Path) -> dict[str, Any] | None:
+def read_json(file: Path) -> dict[str, Any] | None:
     """What is in the file; None if it is not there or not whole."""
     try:
         found = json.loads(file.read_text())
@@ -326,7 +337,7 @@ def _last_line(file: Path) -> str:
     return lines[-1] if lines else "no message"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 

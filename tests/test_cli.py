@@ -208,7 +208,7 @@ def test_sweep_gives_each_job_its_folder(monkeypatch, capsys):
     found = {f.parent.name: json.loads(f.read_text()) for f in Path("s").glob("*/summary.json")}
     jobs = sorted((s["recipe"], s["seeds"][0]) for s in found.values())
     assert jobs == [("lin_ucb", 0), ("lin_ucb", 10), ("uniform", 0), ("uniform", 10)]
-    assert "3_recipe=lin_ucb,seed=10" in found
+    assert "recipe=lin_ucb,seed=10" in found
     assert [f.name for f in Path().iterdir()] == ["s"]
 
 

@@ -1,0 +1,85 @@
+"""Sweeps: finished runs are skipped, each launcher plays the same, the plan adds up."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nbl import estimate, sweeps
+from nbl.cli import main
+
+QUICK = ["recipe=uniform", "horizon=10", "replicas=2", "logger=none"]
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
+
+def test_a_sweep_goes_on_with_what_is_not_done(capsys):
+    """A run is done if its folder holds its config's digest; another horizon is another run."""
+    assert main(["-m", *QUICK, "seed=0,10", "out=s"]) == 0
+    before = Path("s/seed=0/summary.json").stat().st_mtime_ns
+    capsys.readouterr()
+    assert main(["-m", *QUICK, "seed=0,10,20", "out=s"]) == 0
+    assert capsys.readouterr().out.count("done before") == 2
+    assert Path("s/seed=0/summary.json").stat().st_mtime_ns == before
+    assert main(["-m", *QUICK, "seed=0,10", "out=s", "horizon=12"]) == 0
+    assert json.loads(Path("s/seed=0/summary.json").read_text())["horizon"] == 12
+    assert Path("s/seed=0.old1/summary.json").exists()
+
+
+def test_a_dry_run_plans_many_runs_and_writes_nothing(capsys):
+    assert main(["-m", *QUICK, "seed=range(0,10000)", "out=s", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "10,000 runs, 0 of them done; 100,000 rounds" in said and "10,000 x uniform" in said
+    assert not list(Path().iterdir())
+
+
+def test_the_plan_adds_up():
+    name = ("lin_ucb", "zhou_h1", "lin_ucb", 5)
+    speed = estimate.Speed(100.0, 1000, 1e5, 50.0)
+    lines = estimate.describe(Path("s"), 10_001, [(name, 100_000)] * 10_000, {name: speed}, 4)
+    assert "10,001 runs, 1 of them done; 1,000,000,000 rounds" in lines[0]
+    total = 10_000 * (1000 + estimate.START)
+    assert estimate.clock(total) in lines[2] and estimate.clock(total / 40) in lines[3]
+    assert f"a day on {-(-total // (4 * 86400)):.0f}" in lines[3] and "51.0 GB" in lines[4]
+
+
+def test_what_is_wrong_is_said_before_the_first_run(capsys):
+    for wrong, says in (("seed=1,1", "twice"), ("seed=0,x", "seed=x"), ("hydra/launcher=slrm", "submitit_slurm")):
+        assert main(["-m", *QUICK, wrong, "out=s"]) == 2
+        assert says in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
+def test_every_launcher_plays_the_same(launcher):
+    if not sweeps._there(sweeps.LAUNCHERS[launcher][0]):
+        pytest.skip(f"{launcher} is not installed")
+    assert main(["-m", *QUICK, "seed=0,10", "out=here"]) == 0
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'callbacks'}"}
+    command = [sys.executable, "-m", "nbl", "-m", *QUICK, "seed=0,10", "out=there", f"hydra/launcher={launcher}"]
+    assert subprocess.run(command, env=environ, timeout=300).returncode == 0
+    for seed in (0, 10):
+        one, two = (json.loads(Path(f"{f}/seed={seed}/summary.json").read_text()) for f in ("here", "there"))
+        assert one["regret"] == two["regret"]
+
+
+@pytest.mark.slow
+def test_a_search_finds_the_least_and_is_repeated_from_its_seed(capsys):
+    pytest.importorskip("optuna")
+    line = [*QUICK, "env.noise=interval(0.1,1.0)", "out=s", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3"]
+    assert main(["-m", *line]) == 0
+    found = json.loads(Path("s/optuna.json").read_text())
+    assert found["best"]["value"] == min(trial["value"] for trial in found["trials"])
+    capsys.readouterr()
+    assert main(["-m", *line]) == 0
+    assert capsys.readouterr().out.count("done before") == 3
+    assert json.loads(Path("s/optuna.json").read_text()) == found
