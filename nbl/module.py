@@ -111,6 +111,7 @@ class BanditModule(L.LightningModule):
         self.streams = Streams(self.seeds, "algorithm")
         self.round = 0  # rounds observed
         self.phase, self.began = 0, 0  # restarts so far, and the rounds before the last one
+        self.decided: dict[str, Tensor] = {}  # during `commit`: what the Decision said of itself, where there is one
 
     # What an algorithm writes -----------------------------------------------------------------------------------------
 
@@ -249,7 +250,11 @@ class BanditModule(L.LightningModule):
         weights = [inputs.row(w, shape, "weight", fill=True).to(x.dtype) for w in given]
         inputs.check(reward, weights, self.duel, type(self).__name__ if self.bernoulli else None)
         played, reward, *weights = (self._send(value) for value in (played, reward, *weights))
-        self.commit(x, played, reward, Weight(*weights))
+        self.decided = arms.extra if isinstance(arms, Decision) else {}
+        try:
+            self.commit(x, played, reward, Weight(*weights))
+        finally:
+            self.decided = {}
 
     def skip(self) -> None:
         """Close the round with nothing observed: the feedback comes later, or never."""

@@ -8,22 +8,13 @@ import torch
 from nbl.algorithms import EpsilonGreedy, LinES, LinUCB, NeuralES, NeuralTS, NeuralUCB, Uniform
 from nbl.envs import Quadratic, ZhouH1
 from nbl.types import Feedback, NblError, Weights
+from tests.states import same, snapshot
 
 R, K, D = 3, 4, 5
 
 
 def environment(replicas=R, seed=0, **options):
     return ZhouH1(arms=K, dim=D, replicas=replicas, seed=seed, **options)
-
-
-def snapshot(module):
-    return {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in module.state_dict().items()}
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(
-        torch.equal(a[k], b[k]) if isinstance(a[k], torch.Tensor) else a[k] == b[k] for k in a
-    )
 
 
 def test_a_replica_equals_a_run_of_its_own(algorithm, play):

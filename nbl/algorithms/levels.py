@@ -20,7 +20,7 @@ from nbl.gradient import Gradient
 from nbl.history import Data, take
 from nbl.levels import Levels
 from nbl.module import Score, Weight
-from nbl.types import Decision, Feedback, NblError, Weights
+from nbl.types import NblError
 from nbl.values import simple, whole
 
 
@@ -87,7 +87,6 @@ class LevelBandit(NeuralBandit):
         for buffer in ("psi", "learnt"):  # |Psi^(r)| now, and when network r was last trained
             self.register_buffer(buffer, torch.zeros(self.replicas, self.levels, dtype=torch.int64))
         self.register_buffer("mark", torch.zeros(self.replicas, self.levels, dtype=torch.float64))  # log det then
-        self._decided: dict[str, Tensor] = {}
 
     psi: Tensor
     learnt: Tensor
@@ -126,23 +125,6 @@ class LevelBandit(NeuralBandit):
         sizes = {f"psi_{r + 1}": self.psi[:, r : r + 1].expand_as(walk.level) for r in range(self.levels)}
         return Score(walk.score, walk.mean, walk.width, None, {**extra, **sizes})
 
-    @torch.no_grad()
-    def observe(
-        self,
-        contexts: Tensor,
-        arms: Tensor | Decision | int,
-        feedback: Feedback | Tensor | float,
-        weight: Tensor | float | Weights | None = None,
-    ) -> None:
-        """As `BanditModule.observe`. A Decision says where its round went; for arms alone, and for feedback that is
-        delivered late, the walk is made again, with what is known by then.
-        """
-        self._decided = arms.extra if isinstance(arms, Decision) else {}
-        try:
-            super().observe(contexts, arms, feedback, weight)
-        finally:
-            self._decided = {}
-
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         level, branch = self._where(contexts)
         place = self.place(level, branch)
@@ -152,8 +134,12 @@ class LevelBandit(NeuralBandit):
         self.psi.scatter_add_(1, place.clamp_max(self.levels - 1), stored.long())
 
     def _where(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Level and branch of the round being observed.    -> (R, q), (R, q)"""
-        shape, found = contexts.shape[:2], self._decided
+        """Level and branch of the round being observed.    -> (R, q), (R, q)
+
+        A Decision says where its round went; for arms alone, and for feedback that is delivered late, the walk is made
+        again, with what is known by then.
+        """
+        shape, found = contexts.shape[:2], self.decided
         if all(name in found and found[name].numel() == shape.numel() for name in ("level", "branch")):
             level, branch = (found[name].to(contexts.device).view(shape).long() for name in ("level", "branch"))
             return (level - 1).clamp(0, self.levels - 1), branch
@@ -200,15 +186,15 @@ class LevelBandit(NeuralBandit):
             part()
 
     def retrain(self) -> None:
-        self.net.initialise(self.streams, self.phase)
-        self.fit.reset()
-        if self.history.n:  # W_0 is another one, and so are the gradients at it
-            n, design = self.history.n, self.design
-            weight, level = design.roots[:, :n].square(), design.labels[:, :n].clone()
-            design.reset()
-            design.put(self.features(self.history.data().inputs), weight, level)
-        for _ in range(min(self.history.n, 100) if self.fit.warm else min(self.history.n, 1)):
-            self._train(self.psi > 0)
+        super().retrain()
+        if n := self.history.n:  # W_0 is another one, and so are the gradients at it
+            weight, level = self.design.roots[:, :n].square(), self.design.labels[:, :n].clone()
+            self.design.reset()
+            self.design.put(self.features(self.history.data().inputs), weight, level)
+            self.mark.copy_(self.design.logdet())
+
+    def train_all(self) -> None:
+        self._train(self.psi > 0)
 
     def logdet(self) -> Tensor:
         """Of all levels together.    -> (R,)"""

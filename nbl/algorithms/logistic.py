@@ -32,6 +32,7 @@ radius the running sum of losses has been replaced by the order of its bound, 2 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -88,9 +89,9 @@ class LogisticBandit(GLMBandit):
         """The ridge of the confidence matrix."""
         return self.lam
 
+    @abstractmethod
     def radius(self) -> Tensor:
         """The bonus over ||x||.    -> (R,)"""
-        raise NotImplementedError
 
     def weigh(self, x: Tensor, given: Tensor) -> Tensor:
         """The weights in the confidence matrix.    (R, q, d), (R, q) -> (R, q)"""

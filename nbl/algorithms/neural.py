@@ -122,7 +122,11 @@ class NeuralBandit(BanditModule):
         self.net.initialise(self.streams, self.phase)
         self.fit.reset()
         for _ in range(min(self.history.n, 100) if self.fit.warm else min(self.history.n, 1)):
-            self.fit(self.model, self.history.data(), self.history.n, None, self.ridge())
+            self.train_all()
+
+    def train_all(self) -> None:
+        """One training of every network, due or not."""
+        self.fit(self.model, self.training_data(), self.history.n, None, self.ridge())
 
     def diagnostics(self) -> dict[str, Tensor]:
         return {"fit/loss": self.team.join(self.fit.last, self.members, 1).mean(-1)}

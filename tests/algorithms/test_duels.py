@@ -17,6 +17,7 @@ from nbl.networks import MLP, Pairs
 from nbl.rng import Streams
 from nbl.types import NblError
 from nbl_callbacks import DelayedFeedback, DoublingTrick, RandomWarmup, RoundRobinWarmup, VarianceWeighting
+from tests.states import same, snapshot
 
 R, K, D = 3, 4, 5
 SMALL = {"net": {"width": 8, "phi": 6}, "fit": {"steps": 3}}
@@ -46,16 +47,6 @@ def algorithm(request):
 
 def environment(replicas=R, seed=0):
     return DuelSquare(arms=K, dim=D, replicas=replicas, seed=seed)
-
-
-def snapshot(module):
-    return {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in module.state_dict().items()}
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(
-        torch.equal(a[k], b[k]) if isinstance(a[k], torch.Tensor) else a[k] == b[k] for k in a
-    )
 
 
 # What every algorithm promises ----------------------------------------------------------------------------------------
