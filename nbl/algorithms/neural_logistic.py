@@ -223,6 +223,13 @@ class NeuralLogistic(GradientBandit):
         self.effective.reset()
         self.shrink.fill_(1.0)
 
+    def retrain(self) -> None:
+        super().retrain()
+        self.effective.reset()
+        if self.history.n:
+            data = self.history.data()
+            self.effective.update(self.features(data.inputs), data.weights)
+
     def diagnostics(self) -> dict[str, Tensor]:
         found = {**super().diagnostics(), "design/radius": self.radius()}
         found["design/effective_dimension"] = self.effective.logdet()
