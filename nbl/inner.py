@@ -117,6 +117,8 @@ class Fit(nn.Module):
     moments: Tensor
     taken: Tensor
     last: Tensor
+    question: Tensor | None = None  # (R,), of the caller's: on a GPU it is asked together with ours, is it true of any?
+    answer: bool | None = None
     layout: Mapping[str, str] = {"moments": "-B", "taken": "B", "last": "RM"}
 
     @torch.no_grad()
@@ -171,7 +173,9 @@ class Fit(nn.Module):
         if everyone.device.type == "cpu":
             return everyone if who is None else everyone[who]
         well = self.last.isfinite().all(1)
-        due, fine = torch.stack([torch.ones_like(well) if who is None else who, well]).tolist()
+        asked = [torch.ones_like(well) if who is None else who, well]
+        due, fine, *told = torch.stack(asked if self.question is None else [*asked, self.question]).tolist()
+        self.answer = any(told[0]) if told else None
         self._diverged([r for r, is_fine in enumerate(fine) if not is_fine], t)
         return everyone if all(due) else torch.tensor([r for r, d in enumerate(due) if d], device=everyone.device)
 

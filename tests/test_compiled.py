@@ -134,7 +134,6 @@ def test_a_machine_without_a_compiler(tmp_path):
     """A real run where CXX is nowhere: one line, exit code 0, the results of a run without the option."""
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), "recipe=neural_ucb", "horizon=8", "replicas=2"]
     command += ["logger=none", "callbacks.progress=null", "algorithm.net.width=6"]
-    said = {"capture_output": True, "text": True}
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'callbacks'}", "CXX": "no-such-compiler"}
     environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "cache")
     for out, more in (("with", ["algorithm.fit.compile=true"]), ("without", [])):
