@@ -130,7 +130,12 @@ def _sweep(overrides: list[str], dry: bool = False) -> int:
 
         return estimate.show(sweep)
     reproduce.Stop.asked = False
-    code = _hydra(["--multirun", *sweep.arguments])
+    try:
+        code = _hydra(["--multirun", *sweep.arguments])
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in sweeps.MACHINERY or os.environ.get("NBL_TRACEBACK"):
+            raise
+        return sweeps.lost(sweep, error)
     return sweeps.close(sweep, stopped=code == 130 or reproduce.Stop.asked)
 
 

@@ -103,12 +103,33 @@ def test_every_launcher_plays_the_same(launcher):
     if not sweeps._there(sweeps.LAUNCHERS[launcher][0]):
         pytest.skip(f"{launcher} is not installed")
     assert main(["-m", *QUICK, "seed=0,10", "out=here"]) == 0
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'callbacks'}"}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "callbacks"), *sys.path])}
     command = [sys.executable, "-m", "nbl", "-m", *QUICK, "seed=0,10", "out=there", f"hydra/launcher={launcher}"]
     assert subprocess.run(command, env=environ, timeout=300).returncode == 0
+    before = {file: file.stat().st_mtime_ns for file in Path("there").glob("seed=*/*")}
+    assert subprocess.run(command, env=environ, timeout=300).returncode == 0  # the second time nothing is played
+    assert before == {file: file.stat().st_mtime_ns for file in Path("there").glob("seed=*/*")}
     for seed in (0, 10):
         one, two = (json.loads(Path(f"{f}/seed={seed}/summary.json").read_text()) for f in ("here", "there"))
         assert one["regret"] == two["regret"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
+def test_a_launcher_whose_process_is_killed_says_so_and_goes_on(launcher, tmp_path):
+    """joblib and submitit give up, with two lines; Ray plays the job again by itself."""
+    if not sweeps._there(sweeps.LAUNCHERS[launcher][0]):
+        pytest.skip(f"{launcher} is not installed")
+    kill = {"_target_": "tests.killer.Kill", "at": 5, "seed": 10, "once": tmp_path / "once"}
+    given = [f"+callbacks.kill.{key}={value}" for key, value in kill.items()]
+    command = [sys.executable, "-m", "nbl", "-m", *QUICK, "seed=0,10,20", "out=s", f"hydra/launcher={launcher}"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "callbacks"), *sys.path])}
+    if launcher != "ray":
+        said = subprocess.run([*command, *given], env=environ, timeout=300, capture_output=True, text=True)
+        assert said.returncode == 1 and "Traceback" not in said.stderr
+        assert "lost a process" in said.stderr and "out=s goes on" in said.stderr
+    said = subprocess.run([*command, *given], env=environ, timeout=300, capture_output=True, text=True)
+    assert said.returncode == 0 and "3 of 3 runs are done" in said.stdout and (tmp_path / "once").exists()
 
 
 @pytest.mark.slow
