@@ -131,7 +131,7 @@ def play(run: Run) -> Outcome:
         return Outcome(run, 0.0, stopped=True)
     start = _prepare(run)
     run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / STAMP).write_text(json.dumps({"key": run.key, "done": False}) + "\n")
+    _stamp(run, done=False)
     with (run.folder / "log.txt").open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         try:
             code = _train(run, start, log)
@@ -145,10 +145,17 @@ def play(run: Run) -> Outcome:
             traceback.print_exc(file=log)
             error = configs.short(failure) or type(failure).__name__
     if not error and not stopped:
-        (run.folder / STAMP).write_text(json.dumps({"key": run.key, "done": True}) + "\n")
+        _stamp(run, done=True)
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)  # a finished run is never resumed
     Stop.asked = Stop.asked or stopped
     return Outcome(run, time.monotonic() - begun, error, stopped)
+
+
+def _stamp(run: Run, done: bool) -> None:
+    """Whole or not at all: killed while it writes, a run is what it was before."""
+    part = run.folder / f".{STAMP}.part"
+    part.write_text(json.dumps({"key": run.key, "done": done}) + "\n")
+    os.replace(part, run.folder / STAMP)
 
 
 def _train(run: Run, start: Path | None, log: TextIO) -> int:

@@ -25,6 +25,7 @@ LAUNCHERS = {  # package and extra that `hydra/launcher=` needs
     "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "slurm"),
     "ray": ("ray", "ray"),
 }
+MACHINERY = ("joblib", "submitit", "ray")  # whose errors say that a process or a machine was lost
 SWEEPERS = {"optuna": ("optuna", "sweep")}
 
 
@@ -114,6 +115,15 @@ def close(sweep: Sweep, stopped: bool) -> int:
         print(f"Stopped. The same command with out={sweep.root} goes on from here.", file=sys.stderr)
         return 130
     return 0 if done == len(stamps) else 1
+
+
+def lost(sweep: Sweep, error: Exception) -> int:
+    """The launcher gave up, as joblib does when one of its processes is killed: what is done is done."""
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    print(f"Error: the launcher lost a process. {type(error).__name__}: {said}", file=sys.stderr)
+    close(sweep, stopped=False)
+    print(f"The same command with out={sweep.root} goes on from here.", file=sys.stderr)
+    return 1
 
 
 def distinct(job: Sequence[str]) -> tuple[str, ...]:

@@ -8,14 +8,24 @@ import lightning as L
 
 
 class Kill(L.Callback):
-    """Send this process a signal at the start of a round; `rank`: only in that one of several."""
+    """Send this process a signal at the start of a round.
 
-    def __init__(self, at, signum=int(signal.SIGKILL), rank=0):
-        self.at, self.signum, self.rank = at, signum, rank
+    `rank`: only in that one of several. `seed`: only in the run of a sweep that has it. `once`: a file that is made by
+    the first time, and spares the second.
+    """
+
+    def __init__(self, at, signum=int(signal.SIGKILL), rank=0, seed=None, once=None):
+        self.at, self.signum, self.rank, self.seed, self.once = at, signum, rank, seed, once
 
     def on_train_batch_start(self, trainer, module, batch, index):
-        if batch.t == self.at and trainer.global_rank == self.rank:
-            os.kill(os.getpid(), self.signum)
+        mine = self.seed is None or module.seeds[0] == self.seed
+        if batch.t != self.at or trainer.global_rank != self.rank or not mine:
+            return
+        if self.once is not None:
+            if os.path.exists(self.once):
+                return
+            open(self.once, "w").close()
+        os.kill(os.getpid(), self.signum)
 
 
 def play(arguments, folder, variables=None, log=None):

@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from nbl.algorithms import EpsilonGreedy
-from nbl.algorithms.glm import GLMBandit
 from nbl.types import NblError
 
 R, K, D = 3, 4, 5
@@ -72,10 +71,9 @@ def test_act_and_observe_never_wait_and_a_retraining_asks_once(algorithm, fixed,
         module.observe(contexts, decision, reward, weight)
         module.diagnostics()
         assert waits.count == 0
-        if not isinstance(module, GLMBandit):  # Newton's method asks whether it has converged, in every iteration
-            module.learn()  # a ridge that moves also asks whether it has moved far enough to refactor
-            assert waits.count <= (2 if getattr(module, "moving", False) else 1)
-            waits.count = 0
+        module.learn()
+        assert waits.count <= 1
+        waits.count = 0
 
 
 def test_what_comes_from_the_host_is_checked_there(monkeypatch):

@@ -205,18 +205,29 @@ class NeuralLogistic(GradientBandit):
         variance = LOGISTIC.slope(self.net(x).double())  # mu'(f(x_t; theta_t))
         return weight * weights(variance, "direct").design
 
+    def learn(self) -> None:
+        self.fit.question, self.fit.answer = self._moved() if self.moving else None, None
+        super().learn()
+        self.fit.question = self.fit.answer = None
+
+    def _moved(self) -> Tensor:
+        """Where lambda_t has left the ridge that is in U.    -> (R,) bool"""
+        lam = self.ridge()
+        assert lam is not None
+        ratio = self.lam0 / lam / self.shrink
+        return (ratio > self.ridge_step) | (ratio < 1.0 / self.ridge_step)
+
     def _grow(self) -> None:
         grows = self.pending.shape[1] > 0
         super()._grow()  # line 6
         lam = self.ridge()
         if lam is not None and grows:
-            new = self.lam0 / lam
-            ratio = new / self.shrink
-            off = (ratio > self.ridge_step) | (ratio < 1.0 / self.ridge_step)
-            if self.ridge_step == 1.0 or bool(off.any()):
-                who = torch.ones_like(off) if self.ridge_step == 1.0 else off
-                self.design.rescale(ratio, who)
-                self.shrink = torch.where(who, new, self.shrink)
+            moved = torch.ones_like(self.shrink, dtype=torch.bool) if self.ridge_step == 1.0 else self._moved()
+            known = True if self.ridge_step == 1.0 else self.fit.answer  # training may have asked already
+            if bool(moved.any()) if known is None else known:
+                new = self.lam0 / lam
+                self.design.rescale(new / self.shrink, moved)
+                self.shrink = torch.where(moved, new, self.shrink)
 
     def forget(self) -> None:
         super().forget()

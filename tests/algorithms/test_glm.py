@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from nbl.algorithms import GLMES, GLMFPL, GLMTSL, GLMUCB, LinPHE, NeuralPHE
+from nbl.algorithms import GLMES, GLMFPL, GLMTSL, GLMUCB, LinPHE, NeuralPHE, glm
+from nbl.algorithms.glm import GLMBandit
 from nbl.envs import Logistic as LogisticEnv
 from nbl.explore import perturbation
 from nbl.losses import FAMILIES, family
@@ -61,6 +62,24 @@ def test_newton_converges_from_far_and_for_targets_that_are_no_probabilities():
     theta = module.theta[0, 0]
     gradient = 0.1 * theta + 3 * (3 * theta).exp() - 3 * torch.tensor([50.0, -2.0, 0.0], dtype=torch.float64)
     assert gradient.abs().max() < 1e-5 and module.theta.isfinite().all()
+
+
+@pytest.mark.parametrize("cls", [GLMES, GLMUCB, GLMFPL])
+@pytest.mark.parametrize("link", FAMILIES)
+def test_a_gpu_is_asked_once_a_round_and_gives_the_same(cls, link, play, monkeypatch):
+    """Newton's method without a look at its progress: the same estimates, and hardly ever a second question."""
+    found, asked = [], []
+    arrived = GLMBandit._arrived
+    monkeypatch.setattr(GLMBandit, "_arrived", lambda *args: asked.append(1) or arrived(*args))
+    for block in (1, 6):
+        monkeypatch.setattr(glm, "block_of", lambda device, block=block: block)
+        asked.clear()
+        module = cls(D, replicas=R, nu=0.5, lam=0.7, link=link).double()
+        arms, _ = play(module, environment(), 40)
+        found.append((arms, module.theta.clone()))
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-7, atol=1e-8)
+    assert 40 <= len(asked) <= 44
 
 
 def test_gaussian_link_is_ridge_regression(play):
