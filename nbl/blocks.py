@@ -55,7 +55,7 @@ class Blocks:
             self.most = int(member.sum(1).max())
             place = (member.cumsum(1) - 1).gather(-1, k.unsqueeze(-1))  # within its block
             self.slot = k.unsqueeze(-1) * self.most + place  # (B, n, 1)
-            self.sorted = self._sort(rows)
+            self.sorted = self.sort(rows)
 
     def times(self, weight: Tensor) -> Tensor:
         """x W_k^T.    (B, m, h K d) -> (B, n, m)"""
@@ -69,10 +69,10 @@ class Blocks:
 
     def outer(self, signal: Tensor) -> Tensor:
         """sum_n d_n x_n^T, each in its block.    (B, n, m) -> (B, m, h K d)"""
-        parts = torch.matmul(self._sort(signal).mT, self.sorted)  # (B, K, m, h d)
+        parts = torch.matmul(self.sort(signal).mT, self.sorted)  # (B, K, m, h d)
         return torch.unflatten(parts, -1, (self.copies, -1)).permute(0, 2, 3, 1, 4).flatten(2)
 
-    def _sort(self, values: Tensor) -> Tensor:
+    def sort(self, values: Tensor) -> Tensor:
         """Rows of the same block side by side, zeros after the last.    (B, n, i) -> (B, K, most, i)"""
         room = values.new_zeros(len(values), self.count * self.most, values.shape[-1])
         index = self.slot.expand(-1, -1, values.shape[-1])

@@ -276,6 +276,11 @@ class Blockwise(Design):
         self.gain.zero_()
 
 
+def matrix(replicas: int, size: int, lam: float, blocks: int | None) -> Full | Blockwise:
+    """The confidence matrix of a linear model, whose contexts may come in blocks."""
+    return Full(replicas, size, lam) if blocks is None else Blockwise(replicas, size, lam, blocks)
+
+
 class Dual(Design):
     """The kernel of what was played, as the inverse of its Cholesky factor, which grows by a row a round.
 

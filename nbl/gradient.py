@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from nbl.blocks import split
+
 
 class Gradient:
     """Gradients at n points, (R, n, p), as one pair (a, d) a layer.
@@ -39,6 +41,11 @@ class Gradient:
     def explicit(cls, vectors: Tensor, block: Tensor | None = None, blocks: int | None = None) -> Gradient:
         """From vectors written out, or from what is in their block.    (R, n, p)"""
         return cls([(vectors, vectors.new_ones(1, 1, 1).expand(*vectors.shape[:2], 1))], block, blocks)
+
+    @classmethod
+    def of_rows(cls, rows: Tensor, blocks: int | None) -> Gradient:
+        """Of linear models: contexts themselves, written out or, in blocks, as (x, k).    (R, n, d)"""
+        return cls.explicit(rows) if blocks is None else cls.explicit(*split(rows), blocks)
 
     @property
     def size(self) -> int:

@@ -23,24 +23,52 @@ paper's experiments take 100 steps of gradient descent; GLM-FPL and GLM-TSL have
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nbl import explore, schedule
-from nbl.design import Full
+from nbl.design import matrix
 from nbl.gradient import Gradient
 from nbl.history import ArmHistory, History, take
 from nbl.losses import family
 from nbl.module import BanditModule, Score, Weight
+from nbl.rows import Rows, full, products, rows
 from nbl.types import NblError
 
 
 def block_of(device: torch.device) -> int:
     """Newton steps between two questions to the device. Warm-started, two to four steps are enough."""
     return 1 if device.type == "cpu" else 6
+
+
+def step_size(
+    loss: Callable[[Tensor, Tensor], Tensor],
+    at: tuple[Tensor, Tensor],
+    move: tuple[Tensor, Tensor],
+    slope: Tensor,
+    moving: Tensor,
+    blind: bool,
+) -> Tensor:
+    """The first of 1, 1/2, 1/4, ... that goes down enough, for each member that moves; `blind` does not ask.
+
+    Outputs are linear in theta, so that going less far needs no product with the data. `at` and `move` are theta and a
+    step (R, M, d), each with its outputs (R, M, n).    -> (R, M)
+    """
+
+    def after(size: Tensor) -> Tensor:
+        return loss(at[0] - size.unsqueeze(-1) * move[0], at[1] - size.unsqueeze(-1) * move[1])
+
+    size = torch.ones_like(slope)
+    before = loss(*at)
+    for _ in range(30):
+        bad = moving & ~(after(size) <= before - 1e-4 * size * slope + 1e-12 * before.abs())
+        if not blind and not bool(bad.any()):
+            break
+        size = torch.where(bad, 0.5 * size, size)
+    return size
 
 
 class GLMBandit(BanditModule):
@@ -79,8 +107,10 @@ class GLMBandit(BanditModule):
             raise NblError(f"{type(self).__name__}(members={members!r}): need a whole number, at least 1.")
         self.nu, self.lam, self.members, self.iterations = float(nu), float(lam), members, iterations
         self.family, self.schedule = family(link), schedule.build(retrain, self.replicas)
+        self.count = self.blocks if self.reads_blocks else None  # where contexts come in blocks
         fixed = self.arms if self.fixed_arms and self.arms else None
-        self.history = ArmHistory(self.replicas, fixed, dim) if fixed else History(self.replicas, dim)
+        length = self.length
+        self.history = ArmHistory(self.replicas, fixed, length) if fixed else History(self.replicas, length)
         self.history.double()
         self.build()
 
@@ -96,18 +126,18 @@ class GLMBandit(BanditModule):
 
     def means(self, contexts: Tensor) -> Tensor:
         """mu(x.theta) of each member.    (R, q, K, d) -> (R, q, M, K)"""
-        return self.family.mean(torch.einsum("rqkd,rmd->rqmk", contexts.double(), self.theta))
+        return self.family.mean(products(contexts.double(), self.theta.unsqueeze(1), self.count))
 
     @torch.no_grad()
     def variance(self, contexts: Tensor, arms: Tensor) -> Tensor:
         """mu'(x.theta) of the arms played: what `VarianceWeighting` asks for.    (R, K, d), (R,) -> (R,)"""
-        x = self.chosen(contexts, arms).double().squeeze(1)
-        return self.family.slope(torch.einsum("rd,rd->r", x, self.team.join(self.theta, self.members, 1).mean(1)))
+        x, theta = self.chosen(contexts, arms).double(), self.team.join(self.theta, self.members, 1)
+        return self.family.slope(products(x.unsqueeze(1), theta.mean(1)[:, None, None], self.count)[:, 0, 0, 0])
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         self.history.append(contexts, arms, reward.unsqueeze(1), weight.loss)
         x = take(contexts, arms).double()
-        self.moment += torch.bmm(self.targets(reward).double() * weight.loss.unsqueeze(1), x)
+        self.moment += torch.bmm(self.targets(reward).double() * weight.loss.unsqueeze(1), full(x, self.count))
 
     def targets(self, reward: Tensor) -> Tensor:
         """What each member is told.    (R, q) -> (R, M, q)"""
@@ -124,17 +154,23 @@ class GLMBandit(BanditModule):
         Newton's method. A member that has arrived stands still, so that it does what it would do alone, and it does no
         harm to go on: a GPU is asked whether all have after every `block_of` steps, which is once as a rule.
         """
+        data, w = self.data()
+
+        def loss(theta: Tensor, z: Tensor) -> Tensor:
+            return (0.5 * self.lam * theta.square() - moment * theta).sum(-1) + (w * self.family.partition(z)).sum(-1)
+
         small, block = 1e-9 * (1.0 + moment.abs().amax(-1)), block_of(theta.device)
         for step in range(self.iterations + 1):
-            z, x, w = self._outputs(theta)
-            gradient = self.lam * theta - moment + torch.einsum("rmn,rnd->rmd", w * self.family.mean(z), x)
+            z = data.times(theta)
+            gradient = self.lam * theta - moment + data.sums(w * self.family.mean(z))
             moving = gradient.abs().amax(-1) > small  # (R, M)
             if step == self.iterations or (step and step % block == 0) or block == 1:
                 well = theta.isfinite().all() & gradient.isfinite().all()
                 if self._arrived(~moving.any(), well) or step == self.iterations:
                     break
-            move = torch.linalg.solve_ex(self.hessian(theta), gradient).result
-            size = self._size(theta, move, gradient, moment, moving, blind=block > 1)
+            move = data.solve(w * self.family.slope(z), self.lam, gradient)
+            slope = (gradient * move).sum(-1)
+            size = step_size(loss, (theta, z), (move, data.times(move)), slope, moving, blind=block > 1)
             theta = torch.where(moving.unsqueeze(-1), theta - size.unsqueeze(-1) * move, theta)
         return theta
 
@@ -147,40 +183,15 @@ class GLMBandit(BanditModule):
             )
         return bool(arrived)
 
-    def _size(
-        self, theta: Tensor, move: Tensor, gradient: Tensor, moment: Tensor, moving: Tensor, blind: bool
-    ) -> Tensor:
-        """The first of 1, 1/2, 1/4, ... that goes down enough, for each member that moves; `blind` does not ask.
-
-        Outputs are linear in theta, so that going less far along `move` needs no product with the data.    -> (R, M)
-        """
-        (z, _, w), (along, *_) = self._outputs(theta), self._outputs(move)
-        slope = (gradient * move).sum(-1)
-
-        def loss(size: Tensor) -> Tensor:
-            at, s = theta - size.unsqueeze(-1) * move, size.unsqueeze(-1)
-            ridge = (0.5 * self.lam * at.square() - moment * at).sum(-1)
-            return ridge + (w * self.family.partition(z - s * along)).sum(-1)
-
-        size = torch.ones_like(slope)
-        before = loss(torch.zeros_like(size))
-        for _ in range(30):
-            bad = moving & ~(loss(size) <= before - 1e-4 * size * slope + 1e-12 * before.abs())
-            if not blind and not bool(bad.any()):
-                break
-            size = torch.where(bad, 0.5 * size, size)
-        return size
-
-    def _outputs(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x.theta (R, M, n), the inputs (R, n, d) and their weights (R, 1, n)."""
+    def data(self) -> tuple[Rows, Tensor]:
+        """What was played, and the weights of it (R, 1, n)."""
         data = self.history.data()
-        return torch.einsum("rnd,rmd->rmn", data.inputs, theta), data.inputs, data.weights.unsqueeze(1)
+        return rows(data.inputs, self.count), data.weights.unsqueeze(1)
 
     def hessian(self, theta: Tensor) -> Tensor:
         """lam I + sum w mu'(x.theta) x x^T.    (R, M, d) -> (R, M, d, d)"""
-        z, x, w = self._outputs(theta)
-        curvature = (w * self.family.slope(z)).unsqueeze(-1) * x.unsqueeze(1)
-        return self.lam * torch.eye(self.dim, dtype=torch.float64, device=x.device) + curvature.mT @ x.unsqueeze(1)
+        data, w = self.data()
+        return data.matrix(w * self.family.slope(data.times(theta)), self.lam)
 
     def forget(self) -> None:
         for buffer in (self.moment, self.theta):
@@ -197,7 +208,7 @@ class GLMES(GLMBandit):
         nu: sigma_R.
     """
 
-    randomised = ensemble = True
+    reads_blocks = randomised = ensemble = True
     may_change = ("members", "nu")
 
     def __init__(self, dim: int, *, members: int = 10, nu: float = 0.1, **glm: Any) -> None:
@@ -220,21 +231,24 @@ class GLMUCB(GLMBandit):
         rule: li or filippi.
     """
 
+    reads_blocks = True
+
     def __init__(self, dim: int, *, nu: float = 0.5, rule: str = "li", **glm: Any) -> None:
         super().__init__(dim, nu=nu, **glm)
         if rule not in ("li", "filippi"):
             raise NblError(f"GLMUCB(rule={rule!r}): choose li or filippi.")
-        self.rule, self.design = rule, Full(self.replicas, dim, self.lam)
+        self.rule, self.design = rule, matrix(self.replicas, dim, self.lam, self.count)
 
     def score(self, contexts: Tensor) -> Score:
-        mean = self.means(contexts).squeeze(2)
-        width = self.design.width(Gradient.explicit(contexts.flatten(1, 2))).view(mean.shape)
-        centre = mean if self.rule == "filippi" else torch.einsum("rqkd,rd->rqk", contexts.double(), self.theta[:, 0])
+        latent = products(contexts.double(), self.theta.unsqueeze(1), self.count).squeeze(2)
+        mean = self.family.mean(latent)
+        width = self.design.width(Gradient.of_rows(contexts.flatten(1, 2), self.count)).view(mean.shape)
+        centre = mean if self.rule == "filippi" else latent
         return Score(explore.ucb(centre, width, self.nu), mean, width)
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         super().commit(contexts, arms, reward, weight)
-        self.design.update(Gradient.explicit(take(contexts, arms)), weight.design)
+        self.design.update(Gradient.of_rows(take(contexts, arms), self.count), weight.design)
 
     def forget(self) -> None:
         super().forget()

@@ -13,17 +13,17 @@ theta_hat  self.theta      A^-1 b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nbl import explore
-from nbl.blocks import split, written
-from nbl.design import Blockwise, Full, root
+from nbl.design import matrix, root
 from nbl.gradient import Gradient
 from nbl.history import take
 from nbl.module import BanditModule, Score, Weight
+from nbl.rows import full, products, transform
 from nbl.types import NblError
 
 
@@ -44,10 +44,8 @@ class LinearBandit(BanditModule):
         if not nu >= 0:
             raise NblError(f"{type(self).__name__}(nu={nu!r}): need a number, 0 (greedy) or more.")
         self.nu, self.lam = float(nu), float(lam)
-        blocks = self.blocks if self.reads_blocks else None
-        self.design: Full | Blockwise = (
-            Full(self.replicas, dim, lam) if blocks is None else Blockwise(self.replicas, dim, lam, blocks)
-        )
+        self.count = self.blocks if self.reads_blocks else None  # where contexts come in blocks
+        self.design = matrix(self.replicas, dim, lam, self.count)
         self.build()
 
     moment: Tensor
@@ -66,20 +64,11 @@ class LinearBandit(BanditModule):
 
     def products(self, contexts: Tensor, theta: Tensor) -> Tensor:
         """x.theta.    (R, q, K, d), (R, q, M, d) or one for all q -> (R, q, M, K)"""
-        if not isinstance(self.design, Blockwise):
-            return torch.einsum("rqkd,rqmd->rqmk", contexts.double(), theta.expand(-1, contexts.shape[1], -1, -1))
-        x, k = split(contexts.double())
-        parts = torch.unflatten(theta, -1, (self.design.blocks, -1)).expand(-1, contexts.shape[1], -1, -1, -1)
-        every = torch.einsum("rqkd,rqmbd->rqmkb", x, parts)
-        return every.gather(-1, k[:, :, None, :, None].expand(*every.shape[:-1], 1)).squeeze(-1)
+        return products(contexts.double(), theta, self.count)
 
     def vectors(self, x: Tensor) -> Gradient:
         """(R, n, d) -> (R, n, d)"""
-        return (
-            Gradient.explicit(*split(x), self.design.blocks)
-            if isinstance(self.design, Blockwise)
-            else Gradient.explicit(x)
-        )
+        return Gradient.of_rows(x, self.count)
 
     def widths(self, contexts: Tensor) -> Tensor:
         """sqrt(x^T A^-1 x): with the root.    (R, q, K, d) -> (R, q, K)"""
@@ -89,15 +78,8 @@ class LinearBandit(BanditModule):
         x = take(contexts, arms).double()  # (R, q, d)
         targets = self.targets(reward).double() * weight.loss.unsqueeze(1)  # (R, M, q)
         self.design.update(self.vectors(x), weight.loss)  # A is the loss's own matrix
-        self.moment += torch.bmm(targets, x if self.length == self.dim else written(x, cast(int, self.blocks)))
-        self.theta.copy_(self.times(self.moment.double(), self.design.inverse))
-
-    def times(self, vectors: Tensor, matrix: Tensor) -> Tensor:
-        """Rows times a matrix, or a matrix for each block.    (R, n, d), (R, d, d) -> (R, n, d)"""
-        if not isinstance(self.design, Blockwise):
-            return torch.bmm(vectors, matrix)
-        parts = torch.unflatten(vectors, -1, (self.design.blocks, -1)).transpose(1, 2)  # (R, K, n, d)
-        return torch.matmul(parts, matrix).transpose(1, 2).flatten(2)
+        self.moment += torch.bmm(targets, full(x, self.count))
+        self.theta.copy_(transform(self.moment.double(), self.design.inverse))
 
     def targets(self, reward: Tensor) -> Tensor:
         """What each member is told.    (R, q) -> (R, M, q)"""
@@ -135,7 +117,7 @@ class LinTS(LinearBandit):
     def score(self, contexts: Tensor) -> Score:
         mean, width = self.means(contexts).squeeze(2), self.widths(contexts)
         noise = self.normal("thompson", (contexts.shape[1], self.dim)).double()  # one draw a question    (R, q, d)
-        theta = self.nu * self.times(noise, root(self.design.inverse, self.lam).mT)  # theta - theta_hat
+        theta = self.nu * transform(noise, root(self.design.inverse, self.lam).mT)  # theta - theta_hat
         return Score(mean + self.products(contexts, theta.unsqueeze(2)).squeeze(2), mean, width)
 
 

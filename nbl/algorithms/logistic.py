@@ -42,10 +42,11 @@ from nbl import explore
 from nbl.algorithms.glm import GLMBandit
 from nbl.algorithms.neural_logistic import check
 from nbl.bounds import R
-from nbl.design import Full
+from nbl.design import matrix
 from nbl.gradient import Gradient
 from nbl.history import take
 from nbl.module import Score, Weight
+from nbl.rows import full, products, transform
 from nbl.types import NblError
 from nbl_callbacks.variance import weights
 
@@ -61,7 +62,7 @@ class LogisticBandit(GLMBandit):
         theory: constants and logarithms as printed; False: the order of the radius.
     """
 
-    bernoulli = True
+    bernoulli = reads_blocks = True
 
     def __init__(
         self,
@@ -82,8 +83,8 @@ class LogisticBandit(GLMBandit):
             )
         super().__init__(dim, nu=nu, lam=lam, **glm)
         self.S, self.kappa, self.delta, self.theory = float(S), float(kappa), float(delta), bool(theory)
-        self.design = Full(self.replicas, dim, self.base())
-        self.effective = Full(self.replicas, dim, 1.0 / R)
+        self.design = matrix(self.replicas, dim, self.base(), self.count)
+        self.effective = matrix(self.replicas, dim, 1.0 / R, self.count)
 
     def base(self) -> float:
         """The ridge of the confidence matrix."""
@@ -98,9 +99,9 @@ class LogisticBandit(GLMBandit):
         return given
 
     def optimistic(self, contexts: Tensor, in_reward: bool) -> Score:
-        latent = torch.einsum("rqkd,rd->rqk", contexts.double(), self.theta[:, 0])
+        latent = products(contexts.double(), self.theta.unsqueeze(1), self.count).squeeze(2)
         mean = self.family.mean(latent)
-        width = self.design.width(Gradient.explicit(contexts.flatten(1, 2))).view(mean.shape)
+        width = self.design.width(Gradient.of_rows(contexts.flatten(1, 2), self.count)).view(mean.shape)
         radius, d = (part[:, None].expand(mean.shape[:2]) for part in (self.radius(), self.effective.logdet()))
         score = explore.ucb(mean if in_reward else latent, width, self.nu * radius.unsqueeze(-1))
         return Score(score, mean, width, extra={"radius": radius, "effective_dimension": d})
@@ -108,11 +109,11 @@ class LogisticBandit(GLMBandit):
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         super().commit(contexts, arms, reward, weight)
         x = take(contexts, arms).double()
-        self.effective.update(Gradient.explicit(x), weight.design)
+        self.effective.update(Gradient.of_rows(x, self.count), weight.design)
         for i in range(x.shape[1]):
             one = x[:, i : i + 1]
             self.step(one[:, 0], reward[:, i].double(), weight.loss[:, i].double())
-            self.design.update(Gradient.explicit(one), self.weigh(one, weight.design[:, i : i + 1]))
+            self.design.update(Gradient.of_rows(one, self.count), self.weigh(one, weight.design[:, i : i + 1]))
 
     def step(self, x: Tensor, reward: Tensor, weight: Tensor) -> None:
         """What is learnt at once from one observation a replica, where anything is.    (R, d), (R,), (R,)"""
@@ -185,7 +186,8 @@ class AdaOFUECOLog(LogisticBandit):
         """
         if not self.online:
             return
-        direction = torch.einsum("rde,re->rd", self.design.inverse, x)
+        x = full(x, self.count)
+        direction = transform(x.unsqueeze(1), self.design.inverse).squeeze(1)
         a, start = (1 + self.S) * weight * (x * direction).sum(-1), (x * self.theta[:, 0]).sum(-1)
         low, high = start - a, start + a
         for _ in range(60):
@@ -196,5 +198,5 @@ class AdaOFUECOLog(LogisticBandit):
         self.theta[:, 0] += move[:, None] * direction
 
     def weigh(self, x: Tensor, given: Tensor) -> Tensor:
-        variance = self.family.slope(torch.einsum("rqd,rd->rq", x, self.theta[:, 0]))
+        variance = self.family.slope(products(x.unsqueeze(1), self.theta.unsqueeze(1), self.count)[:, 0, 0])
         return given.double() * weights(variance, "direct").design
