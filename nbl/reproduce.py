@@ -56,20 +56,26 @@ class Outcome:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns 0 done, 1 a run failed, 2 bad input, 130 stopped."""
+    """Run the command line; returns 0 done, 1 a run failed, 2 bad input, 130 stopped, 141 nobody reads."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if not arguments or {"-h", "--help"} & set(arguments):
             print(_USAGE.format(prog=_prog(), suites=configs.table(configs.choices("suite"))))
             return 0
         return _main(arguments)
-    except NblError as error:
-        if os.environ.get("NBL_TRACEBACK"):
-            raise
-        print(f"Error: {configs.short(error)}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `| head` has read enough; runs that are done stay done
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (NblError, OSError) as error:
+        if os.environ.get("NBL_TRACEBACK"):
+            raise
+        where = (
+            "" if isinstance(error, NblError) else " Is out= a folder that can be written to, and is the disk not full?"
+        )
+        print(f"Error: {configs.short(error)}{where}", file=sys.stderr)
+        return 2
 
 
 def _main(arguments: list[str]) -> int:

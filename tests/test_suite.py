@@ -194,6 +194,11 @@ def test_two_processes_play_the_same_as_one():
         assert one.equals(two)
 
 
+def test_a_folder_that_cannot_be_written_to_is_said_in_a_line(capsys):
+    assert go("only=one", "out=small.yaml/inside") == 2
+    assert "small.yaml/inside" in (said := capsys.readouterr().err) and "out=" in said and "Traceback" not in said
+
+
 @pytest.mark.slow
 def test_a_process_that_dies_takes_no_other_run_with_it(page, capsys):
     edit(page, "ES: recipe=lin_es\n", "ES: recipe=lin_es +callbacks.end={_target_:os._exit,status:3}\n")
