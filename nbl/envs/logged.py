@@ -237,6 +237,7 @@ class LoggedReplay(Logged):
         if unknown := sorted(set(drop) - set(columns)):
             raise NblError(f"{source}: drop={unknown}: no such column. There are {', '.join(columns)}.")
         columns = {key: column for key, column in columns.items() if key in special or key not in drop}
+        tables.readable(source, columns)
         columns = tables.complete(source, columns, action, missing)
         chosen, names = tables.classify(source, action, columns.pop(action))
         rewards = numbers(columns.pop(reward), reward, source)

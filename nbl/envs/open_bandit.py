@@ -72,6 +72,7 @@ class OpenBandit(Logged):
             raise NblError(f"env.path={where}: need the folder that holds {name}.parquet and its item context.")
         source, log = read(name, path, None, None, "item_id", _ORIGIN)
         _, context = read(f"{name}_item_context", path, None, None, "item_id", _ORIGIN)
+        tables.readable(source, {**log, **context})
         for column in ("item_id", "position", "click", "propensity_score"):
             need(log, column, source)
         ids = numbers(context.pop("item_id"), "item_id", f"{source}, item context").long()
