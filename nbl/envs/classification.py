@@ -30,8 +30,9 @@ from nbl.types import NblError
 class Classification(Environment):
     """Rows of a table, in an order of its own for each seed.
 
-    The table is held once, in float32 (float64 where it is scaled online), whatever the number of replicas; contexts are made for the open round alone. The
-    default features are NeuralTS's: ordinal codes, rows of norm 1 (a row of zeros stays one).
+    The table is held once, in float32 (float64 where it is scaled online), whatever the number of replicas; contexts
+    are made for the open round alone. The default features are NeuralTS's: ordinal codes, rows of norm 1 (a row of
+    zeros stays one).
 
     Args:
         name, path, hub, data, target, drop, missing, origin: which table: see `nbl.envs.tables.load`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from nbl.types import NblError
 
 Array = NDArray[Any]
+_MARKS = ("", "?", "-", "--", ".", "*", "na", "n/a", "#n/a", "nan", "none", "null", "unknown", "missing")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
@@ -95,10 +96,10 @@ def _from_column(name: str, column: Any) -> Array | Letters:
     return np.full(len(column), f"is of type {column.type}", dtype=object)  # `readable` says so, if it is used
 
 
-def readable(source: str, columns: Mapping[str, Array | Letters]) -> None:
-    """Complain about columns that are neither numbers nor letters, and about numbers that were read as letters."""
+def readable(source: str, columns: Mapping[str, Array | Letters], names: Collection[str] = ()) -> None:
+    """Complain about columns that are neither numbers nor letters, and, but for `names`, numbers read as letters."""
     for name, column in columns.items():
-        why = _odd(column.values) if isinstance(column, Letters) else ""
+        why = _odd(column.values) if isinstance(column, Letters) and name not in names else ""
         if not isinstance(column, Letters) and column.dtype.kind == "O":
             why = f"{column[0]}: turn it into numbers or strings" if len(column) else "has no rows: take it out"
         if why:
@@ -106,20 +107,21 @@ def readable(source: str, columns: Mapping[str, Array | Letters]) -> None:
 
 
 def _odd(values: list[str]) -> str:
-    """Why these values look like numbers with something among them that is none; '' where they do not."""
-    if len(values) < 10:
-        return ""
-    numbers = [value for value in values if _NUMBER.fullmatch(value)]
-    if len(numbers) == len(values) or len(numbers) < 0.8 * len(values):
-        commas = [value for value in values if _NUMBER.fullmatch(value.replace(",", ".", 1)) or not value]
-        return f"has decimal commas ({values[-1]!r}): write points" if len(commas) == len(values) > len(numbers) else ""
-    rest = [value for value in values if not _NUMBER.fullmatch(value)]
-    few = ", ".join(map(repr, rest[:5]))
-    return f"has numbers, and among them {few}: where they mean that nothing is known, make the cells empty"
+    """Why these values are numbers, written in a way that is not read or not always known; '' for letters."""
+    numbers = sum(bool(_NUMBER.fullmatch(value)) for value in values)
+    marks = [value for value in values if value.strip().lower() in _MARKS]
+    if numbers and marks and any(marks) and numbers + len(marks) == len(values):
+        few = ", ".join(repr(mark) for mark in marks if mark)
+        return f"has numbers, and among them {few}: where they mean that nothing is known, make the cells empty"
+    commas = [value for value in values if "," in value and _NUMBER.fullmatch(value.replace(",", ""))]
+    if commas and numbers + len(commas) + len(marks) == len(values):
+        return f"has numbers with commas ({commas[0]!r}): write points for decimals and nothing for thousands"
+    return ""
 
 
 def unnamed(columns: dict[str, Array | Letters]) -> dict[str, Array | Letters]:
     """Without the row numbers that pandas writes: a column without a name that counts 0, 1, 2, ..."""
     column = columns.get("")
-    counts = isinstance(column, np.ndarray) and column.dtype.kind == "i" and bool((column == np.arange(len(column))).all())
-    return {key: value for key, value in columns.items() if key} if counts else columns
+    if isinstance(column, np.ndarray) and column.dtype.kind == "i" and (column == np.arange(len(column))).all():
+        return {key: value for key, value in columns.items() if key}
+    return columns

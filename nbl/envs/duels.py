@@ -22,8 +22,8 @@ from torch import Tensor
 
 from nbl.envs.base import Environment
 from nbl.envs.classification import Classification
-from nbl.envs.synthetic import dot, length
 from nbl.envs.columns import Letters, from_object, readable
+from nbl.envs.synthetic import dot, length
 from nbl.envs.tables import Hub, find
 from nbl.links import LINKS, Link, link
 from nbl.rng import Streams

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nbl.envs.tables import Array, Letters
+from nbl.envs.columns import Array, Letters
 from nbl.rng import Streams
 from nbl.types import NblError
 

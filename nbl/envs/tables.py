@@ -83,7 +83,7 @@ def load(
     if len(set(lengths.values())) != 1:
         raise NblError(f"{source}: columns differ in length: {lengths}. A table has one row for each class label.")
     columns = {key: column for key, column in columns.items() if key not in drop or key == target}
-    readable(source, columns)
+    readable(source, columns, [target])
     columns = complete(source, columns, target, missing)
     labels, classes = classify(source, target, columns.pop(target))
     if not columns:
@@ -192,7 +192,7 @@ def complete(source: str, columns: dict[str, Array | Letters], target: str, miss
         if infinite := int(np.isinf(column).sum()):
             raise NblError(f"{source}: column {key!r} has {infinite} infinite values; mend or leave it out (drop).")
         if (largest := float(np.nanmax(np.abs(column), initial=0.0))) > LARGEST:
-            raise NblError(f"{source}: column {key!r} has numbers up to {largest:g}; divide it, or leave it out (drop).")
+            raise NblError(f"{source}: column {key!r} has numbers up to {largest:g}; divide or leave it out (drop).")
         if (gap := np.isnan(column)).any():
             gaps[key] = gap.reshape(len(gap), -1).any(1)
     label = columns[target]
@@ -212,7 +212,7 @@ def complete(source: str, columns: dict[str, Array | Letters], target: str, miss
     keep = ~np.any(list(gaps.values()), axis=0)
     if not keep.any():
         worst = max(gaps, key=lambda key: int(gaps[key].sum()))
-        raise NblError(f"{source}: missing=drop leaves no row; {worst!r} is not there in {int(gaps[worst].sum())} rows.")
+        raise NblError(f"{source}: missing=drop leaves no row; {worst!r} is empty in {int(gaps[worst].sum())} of them.")
     return {
         key: Letters(column.codes[keep], column.values) if isinstance(column, Letters) else column[keep]
         for key, column in columns.items()
