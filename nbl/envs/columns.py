@@ -67,7 +67,7 @@ def from_arrow(table: Any) -> dict[str, Array | Letters]:
 
 
 def _from_column(name: str, column: Any) -> Array | Letters:
-    """An Arrow column; a null becomes NaN, or the value '' among strings."""
+    """An Arrow column; a null becomes NaN, or the value '' among strings, which lose the spaces around them."""
     import pyarrow
 
     kind = pyarrow.types
@@ -77,11 +77,9 @@ def _from_column(name: str, column: Any) -> Array | Letters:
         coded = column.cast(pyarrow.large_string()).fill_null("").combine_chunks().dictionary_encode()
         if isinstance(coded, pyarrow.ChunkedArray):
             coded = coded.combine_chunks() if coded.num_chunks != 1 else coded.chunk(0)
-        values = np.array(coded.dictionary.to_pylist(), dtype=object)
-        order = np.argsort(values)
-        rank = np.empty(len(values), dtype=np.int32)
-        rank[order] = np.arange(len(values), dtype=np.int32)
-        return Letters(rank[coded.indices.to_numpy(zero_copy_only=False)], values[order].tolist())
+        stripped = np.array([value.strip() for value in coded.dictionary.to_pylist()], dtype=object)
+        values, rank = np.unique(stripped, return_inverse=True)
+        return Letters(rank.astype(np.int32)[coded.indices.to_numpy(zero_copy_only=False)], values.tolist())
     if kind.is_boolean(column.type) or kind.is_null(column.type) or kind.is_decimal(column.type) or column.null_count:
         if kind.is_boolean(column.type):
             column = column.cast(pyarrow.uint8())
@@ -103,25 +101,31 @@ def readable(source: str, columns: Mapping[str, Array | Letters], names: Collect
         if not isinstance(column, Letters) and column.dtype.kind == "O":
             why = f"{column[0]}: turn it into numbers or strings" if len(column) else "has no rows: take it out"
         if why:
-            raise NblError(f"{source}: column {name!r} {why}, or leave it out (env.drop=[{name}]).")
+            advice = "" if name in names else f", or leave it out (env.drop=[{name}])"
+            raise NblError(f"{source}: column {name!r} {why}{advice}.")
+
+
+def number(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text))
 
 
 def _odd(values: list[str]) -> str:
     """Why these values are numbers, written in a way that is not read or not always known; '' for letters."""
-    numbers = sum(bool(_NUMBER.fullmatch(value)) for value in values)
+    numbers = sum(map(number, values))
     marks = [value for value in values if value.strip().lower() in _MARKS]
     if numbers and marks and any(marks) and numbers + len(marks) == len(values):
         few = ", ".join(repr(mark) for mark in marks if mark)
         return f"has numbers, and among them {few}: where they mean that nothing is known, make the cells empty"
-    commas = [value for value in values if "," in value and _NUMBER.fullmatch(value.replace(",", ""))]
-    if commas and numbers + len(commas) + len(marks) == len(values):
-        return f"has numbers with commas ({commas[0]!r}): write points for decimals and nothing for thousands"
+    signs = [value for value in values if not number(value) and number(re.sub(r"[,%$€£\s]", "", value))]
+    if signs and numbers + len(signs) + len(marks) == len(values):
+        return f"has numbers with signs ({signs[0]!r}): write points for decimals and no thousands, no units"
     return ""
 
 
 def unnamed(columns: dict[str, Array | Letters]) -> dict[str, Array | Letters]:
-    """Without the row numbers that pandas writes: a column without a name that counts 0, 1, 2, ..."""
+    """Without a column that has no name and only counts 0, 1, 2, ... (pandas), or is empty (commas that end lines)."""
     column = columns.get("")
-    if isinstance(column, np.ndarray) and column.dtype.kind == "i" and (column == np.arange(len(column))).all():
-        return {key: value for key, value in columns.items() if key}
-    return columns
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "if":
+        return columns
+    counts = np.isnan(column) if column.dtype.kind == "f" else column == np.arange(len(column))
+    return {key: value for key, value in columns.items() if key} if counts.all() else columns

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from nbl.envs.columns import Array, Letters, from_arrow, from_dataset, from_object, readable, unnamed
+from nbl.envs.columns import Array, Letters, from_arrow, from_dataset, from_object, number, readable, unnamed
 from nbl.types import NblError
 
 SUFFIXES = (".parquet", ".npz", ".csv", ".tsv")
@@ -66,16 +66,18 @@ def load(
     """
     if missing not in MISSING:
         raise NblError(f"missing={missing!r}: choose one of {', '.join(MISSING)}.")
-    drop = [drop] if isinstance(drop, str) else drop
+    target = None if target is None else str(target)  # a name of digits is a number on a command line
+    drop = [str(name) for name in ([drop] if isinstance(drop, str | int) else drop)]
     if data is not None:
         source, columns = name or type(data).__name__, from_object(data)
     else:
         source, columns, target = find(name, path, hub, target, origin)
     if target not in columns:
         key = "+env.hub.target" if source.startswith("Hub ") and not isinstance(hub, str) else "env.target"
+        headless = " These are numbers: the first line has to hold names." if all(map(number, columns)) else ""
         raise NblError(
             f"{source}: which column is the class? {target!r} is none of {_some(columns)}. Say {key}=NAME "
-            "(in Python target=)."
+            f"(in Python target=).{headless}"
         )
     if unknown := sorted(set(drop) - set(columns)):
         raise NblError(f"{source}: drop={unknown}: no such column. There are {_some(columns)}.")
@@ -165,14 +167,16 @@ def from_file(file: Path) -> dict[str, Array | Letters]:
             return from_arrow(parquet.ParquetFile(file).read())
         from pyarrow import csv
 
-        with file.open(encoding="utf-8", errors="replace") as lines:
+        with file.open("rb") as lines:
             header = lines.readline()
-        delimiter = max(",;\t", key=header.count)
+        if header.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise NblError("it is in UTF-16. Save it as UTF-8.")
+        delimiter = max(",;\t|", key=header.decode("utf-8", errors="replace").count)
         return unnamed(from_arrow(csv.read_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter))))
     except UnicodeDecodeError as error:
         raise NblError(f"cannot read {file}: {error}. Save it as UTF-8.") from error
-    except NblError:
-        raise
+    except NblError as error:
+        raise NblError(f"cannot read {file}: {error}") from error
     except Exception as error:  # pyarrow's, numpy's, zipfile's
         raise NblError(f"cannot read {file}: {type(error).__name__}: {str(error).splitlines()[0][:300]}") from error
 

@@ -51,12 +51,14 @@ def test_missing_numbers_are_an_error_dropped_or_zero(tmp_path):
     ("text", "words"),
     [
         ("a,label\n1,x\n2,\n3,y\n4,x\n", "1 rows have no class"),
-        ("a,a,label\n1,2,x\n2,3,y\n", "same name: 'a'"),
+        ("a,a,label\n1,2,x\n2,3,y\n", "a.csv: two columns have the same name: 'a'"),
         ("a,label\n1e300,x\n2,y\n", r"'a' has numbers up to 1e\+300"),
         ("a,label\n1,x\n2.5,x\n?,y\n", r"numbers, and among them '\?'.*drop=\[a\]"),
-        ("a;label\n" + "".join(f"{i},5;{i % 2}\n" for i in range(12)), "'a' has numbers with commas"),
-        ('a,label\n1,x\n"2,000",y\n', "'a' has numbers with commas"),
+        ("a;label\n" + "".join(f"{i},5;{i % 2}\n" for i in range(12)), "'a' has numbers with signs"),
+        ('a,label\n1,x\n"2,000",y\n', "'a' has numbers with signs"),
         ("a,label\n1,2020-01-01\n2,2020-01-02\n", "'label' is of type date"),
+        ("a,label\n5%,x\n$ 7,y\n", "'a' has numbers with signs"),
+        ("5.1,3.5,0\n4.9,3.0,1\n", "the first line has to hold names"),
         ("a,b,label\n,1,x\n,2,y\n", "leaves no row; 'a'"),
     ],
 )
@@ -89,3 +91,18 @@ def test_online_scaling_keeps_small_differences_of_large_numbers(scale):
         for env in [Classification(data={"t": when - shift, "label": np.arange(8) % 2}, scale=scale, fit="online")]
     ]
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "latin-1"])
+def test_other_encodings_are_named(coding, tmp_path):
+    (tmp_path / "a.csv").write_bytes("größe,label\n1,ä\n2,ö\n".encode(coding))
+    with pytest.raises(NblError, match=r"a\.csv: .*Save it as UTF-8"):
+        Classification(path=tmp_path / "a.csv")
+
+
+def test_spaces_around_values_bars_and_commas_at_the_end(tmp_path):
+    (tmp_path / "a.csv").write_text("1|2|\nred| yes|\nblue |yes|\nred |no|\nblue|no|\n")
+    env = Classification(path=tmp_path / "a.csv", target=2, scale="none")
+    assert env.classes == ["no", "yes"] and env.table.tolist() == [[1], [0], [1], [0]]
+    with pytest.raises(NblError, match="no column beside"):
+        Classification(path=tmp_path / "a.csv", target=2, drop=1)
