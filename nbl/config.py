@@ -148,7 +148,9 @@ def parse(overrides: Iterable[str]) -> dict[str, str]:
         try:
             parser.parse_overrides([text])
         except HydraException as error:
-            raise NblError(f"Cannot read {text!r}: arguments are key=value; --help lists them.") from error
+            key, sign, value = text.partition("=")
+            quoted = f" A value with other letters or signs in it wants quotes: \"{key}='{value}'\"." if sign else ""
+            raise NblError(f"Cannot read {text!r}: arguments are key=value; --help lists them.{quoted}") from error
         key, _, value = text.partition("=")
         given[key] = value
     return given

@@ -397,6 +397,7 @@ panels:
     best = min(table, key=lambda row: float(row["regret_mean"]))["algorithm"]
     report = Path("o/report.md").read_text()
     assert f"Best: **{best}**. The grid of 6 took" in report and "seeds 1000 to 1001" in report
+    assert "12 rounds x 2 replicas, seeds from 1000." in report
     assert Path("o/figures/search.png").read_bytes().startswith(b"\x89PNG")
     edit(page, "$lams", "$nothing")
     with pytest.raises(NblError, match="grid of algorithm"):

@@ -30,8 +30,9 @@ from nbl.types import NblError
 class Classification(Environment):
     """Rows of a table, in an order of its own for each seed.
 
-    The table is held once, in float32, whatever the number of replicas; contexts are made for the open round alone. The
-    default features are NeuralTS's: ordinal codes, rows of norm 1 (a row of zeros stays one).
+    The table is held once, in float32 (float64 where it is scaled online), whatever the number of replicas; contexts
+    are made for the open round alone. The default features are NeuralTS's: ordinal codes, rows of norm 1 (a row of
+    zeros stays one).
 
     Args:
         name, path, hub, data, target, drop, missing, origin: which table: see `nbl.envs.tables.load`.
@@ -90,7 +91,7 @@ class Classification(Environment):
                 raise NblError(f"{key}={number!r}: need a whole number, at least 1.")
         found = load(name, path, hub, data, target, drop, missing, origin)
         later = fit == "online" and (scale in ("minmax", "standard") or pca is not None)
-        table = features.matrix(found.columns, encode, "none" if later and scale != "rows" else scale, pool)
+        table = features.matrix(found.columns, encode, scale, pool, later)
         rows, wide = table.shape
         if pca is not None and pca > min(rows - 1, wide):
             raise NblError(f"pca={pca}: {found.source} has {rows} rows of {wide} features; take fewer components.")

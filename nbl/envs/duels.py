@@ -22,8 +22,9 @@ from torch import Tensor
 
 from nbl.envs.base import Environment
 from nbl.envs.classification import Classification
+from nbl.envs.columns import Letters, from_object, readable
 from nbl.envs.synthetic import dot, length
-from nbl.envs.tables import Hub, Letters, find, from_object
+from nbl.envs.tables import Hub, find
 from nbl.links import LINKS, Link, link
 from nbl.rng import Streams
 from nbl.types import Feedback, NblError
@@ -180,6 +181,7 @@ class PreferenceLog(Duel):
             source, columns = name or type(data).__name__, from_object(data)
         else:
             source, columns, _ = find(name, path, hub, first, origin)
+        readable(source, columns)
         sides = [_vectors(source, columns, names) for names in _sides(source, columns, first, second, winner)]
         shapes = [side.shape for side in sides]
         if shapes[0] != shapes[1] or not sides[0].size:

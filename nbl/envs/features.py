@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nbl.envs.tables import Array, Letters
+from nbl.envs.columns import Array, Letters
 from nbl.rng import Streams
 from nbl.types import NblError
 
@@ -31,8 +31,9 @@ WIDEST = 10_000  # one-hot columns
 _CHUNK = 1 << 22  # numbers handled in float64 at once
 
 
-def matrix(columns: Mapping[str, Array | Letters], encode: str, scale: str, pool: int) -> Tensor:
-    """All columns side by side, scaled; `scale` is `none` where it is fitted later.    -> (N, d) float32"""
+def matrix(columns: Mapping[str, Array | Letters], encode: str, scale: str, pool: int, later: bool = False) -> Tensor:
+    """All columns side by side, scaled, in float32; where they are scaled `later`, as they are.    -> (N, d)"""
+    scale = "none" if later and scale != "rows" else scale
     letters = {name: len(column.values) for name, column in columns.items() if isinstance(column, Letters)}
     if encode == "onehot" and sum(letters.values()) > WIDEST:
         worst = max(letters, key=lambda name: letters[name])
@@ -42,7 +43,7 @@ def matrix(columns: Mapping[str, Array | Letters], encode: str, scale: str, pool
         )
     blocks = list(_blocks(columns, encode, pool))
     wide = sum(block.shape[1] for block in blocks)
-    out, at = np.empty((len(blocks[0]), wide), dtype=np.float32), 0
+    out, at = np.empty((len(blocks[0]), wide), dtype=np.float64 if later else np.float32), 0
     for block in blocks:
         for start in range(0, block.shape[1], step := max(1, _CHUNK // len(block))):
             part = block[:, start : start + step].astype(np.float64)

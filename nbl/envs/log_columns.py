@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from nbl.envs import tables
-from nbl.envs.tables import Array, Hub, Letters
+from nbl.envs.columns import Array, Letters, from_object
+from nbl.envs.tables import Hub
 from nbl.types import NblError
 
 
@@ -19,7 +20,7 @@ def read(
 ) -> tuple[str, dict[str, Array | Letters]]:
     """A table's name and columns, all of one length and at least one row."""
     if data is not None:
-        source, columns = name or type(data).__name__, tables.from_object(data)
+        source, columns = name or type(data).__name__, from_object(data)
     else:
         source, columns, _ = tables.find(name, path, hub, target, origin)
     lengths = {key: len(c.codes if isinstance(c, Letters) else c) for key, c in columns.items()}

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from nbl.envs import features, tables
 from nbl.envs.base import Environment
+from nbl.envs.columns import readable
 from nbl.envs.log_columns import check_propensity, need, numbers, read
 from nbl.envs.tables import Hub
 from nbl.rng import Streams
@@ -237,6 +238,7 @@ class LoggedReplay(Logged):
         if unknown := sorted(set(drop) - set(columns)):
             raise NblError(f"{source}: drop={unknown}: no such column. There are {', '.join(columns)}.")
         columns = {key: column for key, column in columns.items() if key in special or key not in drop}
+        readable(source, columns, [action])
         columns = tables.complete(source, columns, action, missing)
         chosen, names = tables.classify(source, action, columns.pop(action))
         rewards = numbers(columns.pop(reward), reward, source)

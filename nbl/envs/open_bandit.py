@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from nbl.envs import tables
+from nbl.envs.columns import Array, Letters, readable
 from nbl.envs.log_columns import log_scaled, need, numbers, read
 from nbl.envs.logged import Logged
-from nbl.envs.tables import Array, Letters
 from nbl.rng import Streams
 from nbl.types import NblError
 from nbl.values import whole
@@ -72,6 +72,7 @@ class OpenBandit(Logged):
             raise NblError(f"env.path={where}: need the folder that holds {name}.parquet and its item context.")
         source, log = read(name, path, None, None, "item_id", _ORIGIN)
         _, context = read(f"{name}_item_context", path, None, None, "item_id", _ORIGIN)
+        readable(source, {**log, **context})
         for column in ("item_id", "position", "click", "propensity_score"):
             need(log, column, source)
         ids = numbers(context.pop("item_id"), "item_id", f"{source}, item context").long()

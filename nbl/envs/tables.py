@@ -16,24 +16,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nbl.envs.columns import Array, Letters, from_arrow, from_dataset, from_object, number, readable, unnamed
 from nbl.types import NblError
 
 SUFFIXES = (".parquet", ".npz", ".csv", ".tsv")
 FOLDER = "NBL_DATA_DIR"
 MISSING = ("error", "drop", "zero")
-Array = NDArray[Any]
-
-
-class Letters(NamedTuple):
-    """A column of categories: the place of each row's value in the sorted list of values. A null is the value ''."""
-
-    codes: Array
-    values: list[str]
+LARGEST = 1e37  # that a float32 holds with room to spare
 
 
 @dataclass
@@ -73,15 +66,18 @@ def load(
     """
     if missing not in MISSING:
         raise NblError(f"missing={missing!r}: choose one of {', '.join(MISSING)}.")
+    target = None if target is None else str(target)  # a name of digits is a number on a command line
+    drop = [str(name) for name in ([drop] if isinstance(drop, str | int) else drop)]
     if data is not None:
         source, columns = name or type(data).__name__, from_object(data)
     else:
         source, columns, target = find(name, path, hub, target, origin)
     if target not in columns:
         key = "+env.hub.target" if source.startswith("Hub ") and not isinstance(hub, str) else "env.target"
+        headless = " These are numbers: the first line has to hold names." if all(map(number, columns)) else ""
         raise NblError(
             f"{source}: which column is the class? {target!r} is none of {_some(columns)}. Say {key}=NAME "
-            "(in Python target=)."
+            f"(in Python target=).{headless}"
         )
     if unknown := sorted(set(drop) - set(columns)):
         raise NblError(f"{source}: drop={unknown}: no such column. There are {_some(columns)}.")
@@ -89,6 +85,7 @@ def load(
     if len(set(lengths.values())) != 1:
         raise NblError(f"{source}: columns differ in length: {lengths}. A table has one row for each class label.")
     columns = {key: column for key, column in columns.items() if key not in drop or key == target}
+    readable(source, columns, [target])
     columns = complete(source, columns, target, missing)
     labels, classes = classify(source, target, columns.pop(target))
     if not columns:
@@ -110,7 +107,7 @@ def find(
             return str(file), from_file(file), _alias(file, target)
         tried.append(f"{key}={where}: {file}")
     if hub and not path:
-        options = {"path": hub} if isinstance(hub, str) else dict(hub)
+        options = dict(hub) if isinstance(hub, Mapping) else {"path": str(hub)}
         target = options.pop("target", target)
         try:
             return f"Hub {options['path']}", from_hub(options), target
@@ -170,12 +167,16 @@ def from_file(file: Path) -> dict[str, Array | Letters]:
             return from_arrow(parquet.ParquetFile(file).read())
         from pyarrow import csv
 
-        with file.open(encoding="utf-8", errors="replace") as lines:
+        with file.open("rb") as lines:
             header = lines.readline()
-        delimiter = max(",;\t", key=header.count)
-        return from_arrow(csv.read_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter)))
-    except NblError:
-        raise
+        if header.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise NblError("it is in UTF-16. Save it as UTF-8.")
+        delimiter = max(",;\t|", key=header.decode("utf-8", errors="replace").count)
+        return unnamed(from_arrow(csv.read_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter))))
+    except UnicodeDecodeError as error:
+        raise NblError(f"cannot read {file}: {error}. Save it as UTF-8.") from error
+    except NblError as error:
+        raise NblError(f"cannot read {file}: {error}") from error
     except Exception as error:  # pyarrow's, numpy's, zipfile's
         raise NblError(f"cannot read {file}: {type(error).__name__}: {str(error).splitlines()[0][:300]}") from error
 
@@ -186,77 +187,6 @@ def from_hub(options: dict[str, Any]) -> dict[str, Array | Letters]:
     return from_dataset(datasets.load_dataset(**options))
 
 
-def from_dataset(data: Any) -> dict[str, Array | Letters]:
-    """A `datasets.Dataset`, or all splits of a `DatasetDict`, in order. Images become pixels."""
-    import datasets
-
-    if isinstance(data, Mapping):
-        data = datasets.concatenate_datasets(list(data.values()))
-    images = [key for key, kind in data.features.items() if isinstance(kind, datasets.Image)]
-    rest = data.remove_columns(images).with_format("arrow")
-    columns = from_arrow(rest[:]) if rest.column_names else {}
-    pixels = {key: np.stack([np.asarray(image) for image in data[key]]) for key in images}
-    return {key: pixels[key] if key in pixels else columns[key] for key in data.column_names}
-
-
-def from_object(data: Any) -> dict[str, Array | Letters]:
-    """A dict of arrays, a pandas frame, or a dataset."""
-    if type(data).__module__.split(".")[0] == "datasets":
-        return from_dataset(data)
-    if isinstance(data, Mapping):
-        return {str(key): _from_array(np.asarray(value)) for key, value in data.items()}
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):
-        import pyarrow
-
-        return from_arrow(pyarrow.Table.from_pandas(data, preserve_index=False))
-    raise NblError(f"data is a {type(data).__name__}; need a dict of arrays, a pandas frame or a datasets.Dataset.")
-
-
-def _from_array(values: Array) -> Array | Letters:
-    if values.dtype.kind in "biuf" and values.ndim:
-        return values
-    if values.dtype.kind in "USO" and values.ndim == 1:
-        found, codes = np.unique(values.astype(str), return_inverse=True)
-        return Letters(codes.astype(np.int32), found.tolist())
-    raise NblError(f"an array of type {values.dtype} and shape {values.shape} is not a column of numbers or strings.")
-
-
-def from_arrow(table: Any) -> dict[str, Array | Letters]:
-    return {str(key): _from_column(str(key), table.column(i)) for i, key in enumerate(table.column_names)}
-
-
-def _from_column(name: str, column: Any) -> Array | Letters:
-    """An Arrow column; a null becomes NaN, or the value '' among strings."""
-    import pyarrow
-
-    kind = pyarrow.types
-    if kind.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if str(column.type) in ("string", "large_string", "string_view"):
-        coded = column.cast(pyarrow.large_string()).fill_null("").combine_chunks().dictionary_encode()
-        if isinstance(coded, pyarrow.ChunkedArray):
-            coded = coded.combine_chunks() if coded.num_chunks != 1 else coded.chunk(0)
-        values = np.array(coded.dictionary.to_pylist(), dtype=object)
-        order = np.argsort(values)
-        rank = np.empty(len(values), dtype=np.int32)
-        rank[order] = np.arange(len(values), dtype=np.int32)
-        return Letters(rank[coded.indices.to_numpy(zero_copy_only=False)], values[order].tolist())
-    if kind.is_boolean(column.type) or kind.is_null(column.type) or kind.is_decimal(column.type) or column.null_count:
-        if kind.is_boolean(column.type):
-            column = column.cast(pyarrow.uint8())
-        if not kind.is_list(column.type):
-            column = column.cast(pyarrow.float64())
-    if kind.is_integer(column.type) or kind.is_floating(column.type):
-        return cast(Array, column.to_numpy())
-    if kind.is_list(column.type) or kind.is_large_list(column.type) or kind.is_fixed_size_list(column.type):
-        rows = column.to_pylist()
-        if all(row is not None for row in rows) and len({len(row) for row in rows}) == 1:
-            return _from_array(np.asarray(rows))
-    raise NblError(
-        f"column {name!r} is of type {column.type}: turn it into numbers or strings, or leave it out (drop)."
-    )
-
-
 def complete(source: str, columns: dict[str, Array | Letters], target: str, missing: str) -> dict[str, Array | Letters]:
     """No NaN and no infinity: an error, fewer rows, or zeros. A row without a class is always an error."""
     gaps = {}
@@ -265,10 +195,16 @@ def complete(source: str, columns: dict[str, Array | Letters], target: str, miss
             continue
         if infinite := int(np.isinf(column).sum()):
             raise NblError(f"{source}: column {key!r} has {infinite} infinite values; mend or leave it out (drop).")
+        if (largest := float(np.nanmax(np.abs(column), initial=0.0))) > LARGEST:
+            raise NblError(f"{source}: column {key!r} has numbers up to {largest:g}; divide or leave it out (drop).")
         if (gap := np.isnan(column)).any():
             gaps[key] = gap.reshape(len(gap), -1).any(1)
-    if target in gaps:
+    label = columns[target]
+    if isinstance(label, Letters) and "" in label.values:  # an empty cell, or a null
+        gaps[target] = label.codes == label.values.index("")
+    if target in gaps and gaps[target].any():
         raise NblError(f"{source}: {int(gaps[target].sum())} rows have no class in {target!r}; take them out.")
+    gaps.pop(target, None)
     if not gaps:
         return columns
     if missing == "error":
@@ -278,6 +214,9 @@ def complete(source: str, columns: dict[str, Array | Letters], target: str, miss
         filled = {key: np.nan_to_num(cast(Array, columns[key]), nan=0.0) for key in gaps}
         return {**columns, **filled}
     keep = ~np.any(list(gaps.values()), axis=0)
+    if not keep.any():
+        worst = max(gaps, key=lambda key: int(gaps[key].sum()))
+        raise NblError(f"{source}: missing=drop leaves no row; {worst!r} is empty in {int(gaps[worst].sum())} of them.")
     return {
         key: Letters(column.codes[keep], column.values) if isinstance(column, Letters) else column[keep]
         for key, column in columns.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _POINTS = 500  # points on a curve: more cannot be seen
+_INSIDE = 14  # lines of a legend among the curves
+_COLUMN = 24  # lines of a legend beside them, a column
 
 
 def regret(
@@ -71,7 +73,7 @@ def sweeps(finals: Mapping[str, Sequence[Array]], values: Sequence[float], name:
     axes.set(xticks=x, xticklabels=[str(v) for v in values])
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    _legend(axes)
     return _png(figure)
 
 
@@ -79,6 +81,7 @@ def times(costs: Mapping[str, tuple[float, float]], title: str) -> bytes:
     """What a round costs: selection and update, in milliseconds of process time.    label -> (select, update)"""
     figure, (axes,) = _page(1)
     y = np.arange(len(costs))
+    figure.set_figheight(max(figure.get_figheight(), 0.2 * len(costs)))
     select, update = (np.array([cost[i] for cost in costs.values()]) for i in (0, 1))
     axes.barh(y - 0.2, select, 0.4, label="selection (act)")
     axes.barh(y + 0.2, update, 0.4, label="update (observe, learn)")
@@ -88,7 +91,7 @@ def times(costs: Mapping[str, tuple[float, float]], title: str) -> bytes:
         axes.set_xscale("log")
     axes.invert_yaxis()
     axes.grid(alpha=0.3, axis="x")
-    axes.legend(frameon=False, fontsize=8)
+    _legend(axes)
     return _png(figure)
 
 
@@ -101,7 +104,7 @@ def cost(found: Mapping[str, tuple[float, Array]], title: str) -> bytes:
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    _legend(axes)
     return _png(figure)
 
 
@@ -116,7 +119,7 @@ def function(x: Array, curves: Mapping[str, Array], names: tuple[str, str], titl
         axes.set(xscale="log", yscale="log")
     axes.set(xlabel=names[0], ylabel=names[1], title=title)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    _legend(axes)
     return _png(figure)
 
 
@@ -134,7 +137,20 @@ def _curves(axes: Axes, curves: Mapping[str, Array], what: str = "regret", level
     axes.set(xlabel="round", ylabel=f"cumulative {what}, mean and {level:.0%} band")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", frameon=False, fontsize=8)
+    _legend(axes, "upper left")
+
+
+def _legend(axes: Axes, place: Literal["best", "upper left"] = "best") -> None:
+    """Among the curves where there is room, beside them where they are many."""
+    count = len(axes.get_legend_handles_labels()[1])
+    if count <= _INSIDE:
+        axes.legend(loc=place, frameon=False, fontsize=8)
+        return
+    columns = math.ceil(count / _COLUMN)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.set_figwidth(figure.get_figwidth() + 2.6 * columns)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=7, ncols=columns)
 
 
 def _half(values: Array) -> float:

@@ -171,7 +171,9 @@ def _problem(runs: list[Run], rounds: int) -> Problem:
     if short:
         notes.append(f"Stopped before the horizon: {', '.join(short)}.")
     first = runs[0].config
-    name = f"{first['choices']['env']}, {rounds} rounds"
+    env, path = first["choices"]["env"], first["env"].get("path")
+    table = f" {Path(str(path)).stem}" if env == "table" and path else ""  # of the user's own, which have no other name
+    name = f"{env}{table}, {rounds} rounds"
     return Problem(name, first["env"], rounds, measure, tuple(entries), shared, tuple(notes))
 
 

@@ -93,7 +93,7 @@ def write(out: Path, suite: Suite, panels: Sequence[Panel], errors: Mapping[str,
         lines += (judged := judge(panel, found))
         body += _section(out, panel, found, judged, errors, suite.interval)
     results.write_text(out / "claims.csv", _claims_csv(lines))
-    results.write_text(out / "report.md", "\n".join([*_head(suite, panels, lines, seconds), *body]) + "\n")
+    results.write_text(out / "report.md", "\n".join([*_head(suite, panels, played, lines, seconds), *body]) + "\n")
     return lines
 
 
@@ -196,12 +196,15 @@ def _words(claim: Mapping[str, Any]) -> str:
 # The page -------------------------------------------------------------------------------------------------------------
 
 
-def _head(suite: Suite, panels: Sequence[Panel], lines: Sequence[Line], seconds: float) -> list[str]:
+def _head(
+    suite: Suite, panels: Sequence[Panel], found: Mapping[str, Played], lines: Sequence[Line], seconds: float
+) -> list[str]:
     sizes = sorted({(run.horizon, run.replicas) for run in runs(panels)}, reverse=True)
     scale = " and ".join(f"{horizon} rounds x {replicas} replicas" for horizon, replicas in sizes)
     versions = ", ".join(f"{name} {number}" for name, number in results.versions().items())
     text = [f"# {suite.title}", "", suite.paper, "", suite.about, ""]
-    played = f"{scale}, seeds from 0" if sizes else "no runs, only functions"
+    seeds = " and ".join(map(str, sorted({one.seeds[0] for one in found.values()}))) or "0"
+    played = f"{scale}, seeds from {seeds}" if sizes else "no runs, only functions"
     text += [f"Scale `{suite.scale}`: {played}. Written {datetime.now():%Y-%m-%d %H:%M}; {versions}."]
     if sizes:
         text += [f"The runs of this call took {seconds:.0f} s.", "", _TIMED, ""]

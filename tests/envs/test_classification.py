@@ -362,28 +362,6 @@ def test_what_cannot_be_is_named(change, words):
         Classification(**{"data": columns(), **change})
 
 
-@pytest.mark.parametrize("text", ["", "label\n", "a,label\n1,2,3\n"])
-def test_files_that_are_no_tables(text, tmp_path):
-    (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(NblError, match=r"a\.csv"):
-        Classification(path=tmp_path / "a.csv")
-
-
-def test_dates_are_refused_by_name(tmp_path):
-    (tmp_path / "a.csv").write_text("day,label\n2020-01-01,0\n2020-01-02,1\n")
-    with pytest.raises(NblError, match="day"):
-        Classification(path=tmp_path / "a.csv")
-
-
-def test_missing_numbers_are_an_error_dropped_or_zero(tmp_path):
-    """An unknown letter is a value of its own."""
-    (tmp_path / "a.csv").write_text("x;y;label\n1;a;0\n;b;1\n3;;0\n4;a;1\n")
-    with pytest.raises(NblError, match=r"x \(1\)"):
-        Classification(path="a.csv")
-    assert Classification(path="a.csv", missing="drop").table.tolist() == [[1, 1], [3, 0], [4, 1]]
-    assert Classification(path="a.csv", missing="zero").table.tolist() == [[1, 1], [0, 2], [3, 0], [4, 1]]
-
-
 def test_a_wide_onehot_is_refused_before_it_is_made():
     data = {"name": [str(i) for i in range(20_000)], "label": np.arange(20_000) % 2}
     with pytest.raises(NblError, match=r"20000 columns.*drop=\[name\]"):

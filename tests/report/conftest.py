@@ -29,6 +29,8 @@ def leave(tmp_path, monkeypatch):
         folder, seeds = tmp_path / name, list(seeds)
         folder.mkdir(parents=True)
         problem = {"_target_": f"nbl.envs.{env}", "noise": more.pop("noise", 0.5)}
+        if path := more.pop("path", None):
+            problem["path"] = path
         config = {
             "recipe": recipe,
             "env": problem,

@@ -64,6 +64,12 @@ def test_environments_lengths_and_settings_are_kept_apart(leave):
     assert sorted(cut["linear, 30 rounds (1)"]) == ["lin_ts", "lin_ucb"]  # the longer and the shorter lin_ucb pooled
 
 
+def test_tables_of_ones_own_have_the_names_of_their_files(leave):
+    leave("r/a", env="table", path="data/my.csv")
+    leave("r/b", env="table", path="other.parquet")
+    assert {p.name for p in sorted_problems("r")} == {"table my, 60 rounds", "table other, 60 rounds"}
+
+
 def test_labels_name_what_differs(leave):
     leave("r/a", "lin_ucb", nu=1.0)
     leave("r/b", "lin_ucb", nu=0.2)
