@@ -9,11 +9,13 @@ launches, connects, and makes one checkpoint of many states. Who plays what is i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
@@ -126,19 +128,27 @@ class Together(DDPStrategy):
 
 def place(options: Mapping[str, Any], replicas: int, seed: int) -> Share:
     """This process's share of a run with these options of the Trainer."""
-    started = TorchElasticEnvironment().world_size() if TorchElasticEnvironment.detect() else 1
+    by, started = _started()
     if options.get("devices", "auto") in (1, "1") and options.get("num_nodes") in (None, 1):
         rank, world = 0, 1
     else:
         names = ("accelerator", "devices", "num_nodes")
         found = {name: options[name] for name in names if options.get(name) is not None}
         quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        probe = L.Trainer(**found, **quiet, enable_model_summary=False)
-        rank, world = probe.global_rank, probe.world_size
-    if started > 1 and world != started:
+        try:
+            probe = L.Trainer(**found, **quiet, enable_model_summary=False)
+        except (RuntimeError, ValueError) as error:  # numbers that do not match
+            if by != "srun":
+                raise
+            raise NblError(f"{error} The same number for both: {_srun(options.get('devices'))}.") from error
+        rank, world = probe.global_rank, probe.num_devices * probe.num_nodes
+    if by and world != started:
+        cure = f"for example trainer.devices={started}" if started > 1 else f"or start {world} of them"
+        if by == "srun":
+            cure += f", or {_srun(world)}"
         raise NblError(
-            f"torchrun started {started} processes, but trainer.devices={options.get('devices')} makes {world}: give "
-            f"both the same number, for example trainer.devices={started}."
+            f"{by} started {started} process{'es' if started > 1 else ''}, but trainer.devices="
+            f"{options.get('devices')} makes {world}: give both the same number, {cure}."
         )
     if world > 1 and options.get("strategy", "auto") != "auto":
         raise NblError(
@@ -148,9 +158,24 @@ def place(options: Mapping[str, Any], replicas: int, seed: int) -> Share:
     return Share(replicas, seed, rank, world)
 
 
-def plugins() -> list[Any]:
+def plugins(world: int) -> list[Any]:
     """A signal of SLURM must not write a checkpoint in the middle of a round: SIGTERM does, between two."""
-    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    if not SLURMEnvironment.detect():
+        return []
+    return [SLURMEnvironment(auto_requeue=False) if world > 1 else LightningEnvironment()]
+
+
+def _started() -> tuple[str, int]:
+    """Who started this process, beside how many; a batch script of SLURM that does not say `srun` is one process."""
+    if TorchElasticEnvironment.detect():
+        return "torchrun", TorchElasticEnvironment().world_size()
+    if SLURMEnvironment.detect():
+        return "srun", int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    return "", 1
+
+
+def _srun(devices: Any) -> str:
+    return f"srun --ntasks-per-node={devices} python scripts/train.py ... trainer.devices={devices}"
 
 
 def _at(tree: dict[str, Any], path: tuple[str, ...]) -> Any:

@@ -172,7 +172,10 @@ def _train(run: Run, start: Path | None, log: TextIO) -> int:
         return train(config, start)
     given = [f"resume='{start}'", f"out='{run.folder}'"] if start else run.overrides
     command = [sys.executable, "-m", "nbl", *given]  # of its own: the launcher of several processes runs argv again
-    return subprocess.run(command, stdout=log, stderr=log, check=False).returncode
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("SLURM_")
+    }  # one task, our launcher
+    return subprocess.run(command, stdout=log, stderr=log, check=False, env=environ).returncode
 
 
 def play_all(todo: Sequence[Run], jobs: int, tell: Callable[[Outcome], None]) -> list[Outcome]:

@@ -22,6 +22,7 @@ NOISE = (  # warnings of Lightning and its dependencies about things a bandit ru
     r".*isinstance\(treespec, LeafSpec\).*",
     r".*You defined a `validation_step`.*",
     r".*GPU available but not used.*",
+    r".*`srun` command is available on your system but is not used.*",
     r".*this fit will run with no optimizer.*",
     r"(?s).*Using ModelCheckpoint with manual optimization.*",
 )

@@ -175,7 +175,7 @@ def _trainer(config: DictConfig, recorder: results.Recorder, out: Path, share: S
         "max_epochs": -1,
         "logger": [logger for logger in built if logger is not None],
         "callbacks": callbacks,
-        "plugins": [checkpoint.AtomicCheckpointIO()],
+        "plugins": [checkpoint.AtomicCheckpointIO(), *devices.plugins(share.world)],
         "enable_checkpointing": bool(every),
         "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
         "default_root_dir": str(out),
@@ -183,7 +183,6 @@ def _trainer(config: DictConfig, recorder: results.Recorder, out: Path, share: S
     chosen = _plain(config.trainer)
     if share.world > 1:
         options["strategy"] = devices.Together(share)
-        options["plugins"] += devices.plugins()
         chosen.pop("strategy", None)
     target = OmegaConf.create({"_target_": "lightning.Trainer", **chosen})
     with warnings.catch_warnings():

@@ -253,3 +253,30 @@ def test_torchrun_and_devices_must_agree(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv(name, {"GROUP_RANK": "0"}.get(name, "1"))
     assert main(["recipe=lin_ucb", "horizon=5", "logger=none"]) == 2
     assert "trainer.devices=2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tasks", "more", "devices", "says"),
+    [
+        ("2", {"SLURM_NTASKS_PER_NODE": "2"}, 1, "srun started 2 processes, but trainer.devices=1 makes 1"),
+        ("2", {"SLURM_NTASKS_PER_NODE": "2"}, 3, "srun --ntasks-per-node=3"),
+        ("2", {}, 2, "srun --ntasks-per-node=2"),  # srun --ntasks=2, which Lightning does not understand
+        (None, {}, 2, "srun started 1 process, but trainer.devices=2 makes 2"),  # a batch script without srun
+    ],
+)
+def test_srun_and_devices_must_agree(tasks, more, devices, says, tmp_path, monkeypatch, capsys):
+    """Not two processes that write into one folder, nor one that waits for another that never comes."""
+    monkeypatch.chdir(tmp_path)
+    slurm = {"SLURM_NTASKS": tasks or "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", **more}
+    slurm |= {"SLURM_STEP_NUM_TASKS": tasks} if tasks else {}
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    assert main(["recipe=lin_ucb", "horizon=5", "replicas=4", "logger=none", f"trainer.devices={devices}"]) == 2
+    assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_batch_script_that_asks_for_many_tasks_may_play_one_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_NAME": "x"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["recipe=lin_ucb", "horizon=5", "replicas=2", "logger=none", "out=a"]) == 0

@@ -1,10 +1,14 @@
 """Weights & Biases: on by default, offline without a login, never in the way. The run file is read back."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nbl import loggers
 from nbl.cli import main
@@ -12,6 +16,7 @@ from nbl.cli import main
 wandb = pytest.importorskip("wandb")
 pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
 
+ROOT = Path(__file__).parent.parent
 LINE = ["recipe=neural_ucb", "horizon=20", "replicas=2", "callbacks.progress=null", "algorithm.net.width=8", "out=a"]
 
 
@@ -94,3 +99,31 @@ def test_mode_follows_the_login_and_the_environment(tmp_path, monkeypatch):
     assert mode() == "offline"
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert loggers.wandb("a", "x") is None
+
+
+def test_what_an_agent_of_the_sweep_file_starts(tmp_path):
+    """docs/wandb_sweep.yaml expanded by wandb's own code, and run as the agent would: a run of the sweep, with its
+    identifier, its parameters and the metric that the sweep makes small."""
+    utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
+    sweep = yaml.safe_load((ROOT / "docs" / "wandb_sweep.yaml").read_text())
+    assert sweep["method"] in ("grid", "random", "bayes") and sweep["metric"]["goal"] == "minimize"
+    chosen = {"algorithm.nu": 0.0625, "seed": 1010}
+    assert set(chosen) == set(sweep["parameters"])
+    parts = utils.create_sweep_command_args({"args": {key: {"value": value} for key, value in chosen.items()}})
+    parts |= {"program": [str(ROOT / sweep["program"])], "env": ["/usr/bin/env"]}
+    command = []
+    for word in utils.create_sweep_command(sweep["command"]):
+        command += parts[word[2:-1]] if word.startswith("${") else [word]
+    command[command.index("horizon=1000")] = "horizon=5"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "callbacks"), *sys.path])
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    agent = {"WANDB_MODE": "offline", "WANDB_SWEEP_ID": "sweep123", "WANDB_RUN_ID": "run456", "PYTHONPATH": path}
+    subprocess.run(command, env={**os.environ, **agent, "PATH": programs}, check=True, timeout=240)
+    (file,) = tmp_path.glob("runs/neural_ucb/*/wandb/offline-run-*/*.wandb")
+    found = list(records(file))
+    (run,) = {(r.run.run_id, r.run.sweep_id) for r in found if r.run.run_id}
+    assert run == ("run456", "sweep123")
+    config = {name(item): json.loads(item.value_json) for r in found for item in r.run.config.update}
+    config |= {name(item): json.loads(item.value_json) for r in found for item in r.config.update}
+    assert config["seed"] == 1010 and config["algorithm"]["nu"] == 0.0625
+    assert sweep["metric"]["name"] in {name(item) for r in found for item in r.history.item}
