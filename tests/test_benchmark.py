@@ -30,7 +30,7 @@ def test_a_row_that_stands_alone_never_fails():
 
 
 def test_a_late_round_is_compared_with_an_early_one():
-    rows = growth.fixed_arms(late=120, early=60)
+    rows = list(growth.fixed_arms(late=120, early=60))
     assert [row.case for row in rows] == ["t=60, R=1", "t=120, R=1", "t=60, R=10", "t=120, R=10"]
     assert all(row.seconds > 0 and math.isfinite(row.seconds) for row in rows)
     assert rows[1].ratio == pytest.approx(rows[0].seconds / rows[1].seconds)
