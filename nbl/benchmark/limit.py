@@ -53,7 +53,7 @@ def memory(times: Sequence[int] = (1000, 2000)) -> Iterator[Row]:
     for t in times:
         player = neural(design="dual").until(t, every=None)
         source = torch.randn(4_000_000, dtype=torch.float64)
-        jobs = {"both": player.verbs()["both"], "read": partial(torch.sum, source)}
+        jobs: dict[str, Job] = {"both": player.verbs()["both"], "read": partial(torch.sum, source)}
         taken = in_turn(jobs, 5, most=20, between=back_all([player]))
         read, most = 3 * t * t / 2 * 8 / taken["both"], source.nbytes / taken["read"]
         note = f"{read / 1e9:.1f} of {most / 1e9:.1f} GB/s"
