@@ -266,7 +266,7 @@ class BanditModule(L.LightningModule):
 
         Args:
             horizon: of what comes.
-            keep_history: keep the data and the confidence matrix, and train fresh weights on them.
+            keep_history: keep the data, train fresh weights on them, and make the confidence matrix for those.
             **changes: new values of hyper-parameters that may change (`members`, `nu`), where the algorithm has them.
         """
         if keep_history and changes.get("members", getattr(self, "members", None)) != getattr(self, "members", None):

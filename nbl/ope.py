@@ -6,7 +6,9 @@
 
 with w = pi(a | x) / propensity, the new policy's probability of the logged arm over the logging policy's, and q a
 model of the reward. Intervals are normal approximations (SNIPS by the delta method): right for many events, too narrow
-where a handful of large weights or of clicks decides. `effective` says how many events the weights are worth.
+where a handful of large weights or of clicks decides. `effective` says how many events the weights are worth. Where all
+events that count earned the same, a log without clicks say, they have no spread to show, and IPS and SNIPS take the
+interval of a coin (Clopper and Pearson) over the range of the rewards, 0 and 1 included, thrown `effective` times.
 
     log = OpenBandit(alternatives=None)
     estimates = evaluate(log, policy)                     # {"ips": Estimate, "snips": ..., "dr": ...}
@@ -39,7 +41,11 @@ class Estimate(NamedTuple):
 def ips(reward: Any, propensity: Any, target: Any, level: float = 0.95) -> Estimate:
     """Inverse propensity scoring.    (N,) each; `target` is pi(a | x) of the logged arm"""
     r, w = _inputs(reward, propensity, target)
-    return _mean(w * r, w, level)
+    found, blind = _mean(w * r, w, level), _blind(r, w, level)
+    if blind is None:
+        return found
+    scale = float(w.mean()) or 1.0  # 1 where the policy never plays what was logged: it may earn anything
+    return found._replace(low=min(found.low, scale * blind[0]), high=max(found.high, scale * blind[1]))
 
 
 def snips(reward: Any, propensity: Any, target: Any, level: float = 0.95) -> Estimate:
@@ -47,9 +53,10 @@ def snips(reward: Any, propensity: Any, target: Any, level: float = 0.95) -> Est
     r, w = _inputs(reward, propensity, target)
     if not float(w.sum()) > 0:
         raise NblError("snips: the policy never plays what was logged: there is nothing to estimate from.")
-    value = (w * r).sum() / w.sum()
+    value = float((w * r).sum() / w.sum())
     found = _mean((w * (r - value)) / w.mean(), w, level)
-    return Estimate(float(value), float(value) + found.low, float(value) + found.high, found.effective)
+    low, high = _blind(r, w, level) or (value + found.low, value + found.high)
+    return Estimate(value, low, high, found.effective)
 
 
 def dr(reward: Any, propensity: Any, target: Any, model: Any, logged: Any, level: float = 0.95) -> Estimate:
@@ -126,6 +133,19 @@ def _inputs(reward: Any, propensity: Any, target: Any) -> tuple[Tensor, Tensor]:
     if not bool(((chance >= 0) & (chance <= 1)).all()):
         raise NblError("ope: the policy's probabilities must lie in [0, 1].")
     return r, chance / check_propensity(p, "ope")
+
+
+def _blind(r: Tensor, w: Tensor, level: float) -> tuple[float, float] | None:
+    """An interval for the mean reward where the events with a weight all earned the same; None where they differ."""
+    seen, least, most = r[w > 0], min(0.0, float(r.min())), max(1.0, float(r.max()))
+    if not len(seen):
+        return least, most
+    if bool((seen != seen[0]).any()):
+        return None
+    value = float(seen[0])
+    n = float(w.sum()) ** 2 / float(w.square().sum())
+    miss = 1 - ((1 - level) / 2) ** (1 / n)  # a coin that never fell otherwise in n throws
+    return value - miss * (value - least), value + miss * (most - value)
 
 
 def _mean(terms: Tensor, weights: Tensor, level: float) -> Estimate:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import nbl
-from nbl.algorithms import GLMES, NDB, NVLDB, VACDB, NeuralLogUCB2
+from nbl.algorithms import GLMES, NDB, NVLDB, VACDB, NeuralLogUCB1
 from nbl.envs import ClassDuel, Classification, DuelSquare, PreferenceLog
 from nbl.types import NblError
 from nbl_callbacks import VarianceWeighting
@@ -19,13 +19,13 @@ def table():
     return {**{f"x{i}": draw.normal(size=40) for i in range(4)}, "label": draw.integers(0, 3, 40)}
 
 
-@pytest.mark.parametrize("cls", [NVLDB, VACDB, GLMES, NeuralLogUCB2])
+@pytest.mark.parametrize("cls", [NVLDB, VACDB, GLMES, NeuralLogUCB1])
 def test_variances_of_disjoint_contexts_are_the_same_in_blocks(cls):
     """env=duel_statlog hands out (x, k), and eps is 1 / sqrt(d) of the whole context either way."""
     found = []
     for blocks in (False, True):
         environment = (ClassDuel if cls.duel else Classification)(data=table(), blocks=blocks, replicas=R)
-        options = {NVLDB: SMALL, NeuralLogUCB2: {"net": {"width": 8}}}.get(cls, {})
+        options = {NVLDB: SMALL, NeuralLogUCB1: {"net": {"width": 8}}}.get(cls, {})
         module = cls(environment.dim, arms=3, replicas=R, blocks=environment.blocks, **options)
         weighting = VarianceWeighting(eps=None, source="model", mode="inverse" if cls.duel else "direct")
         nbl.fit(module.double(), environment, horizon=12, callbacks=[weighting])

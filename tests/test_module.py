@@ -283,3 +283,27 @@ def test_loss_and_design_can_be_weighed_apart(play):
     plain, design, loss = made(None), made(Weights(design=0.25)), made(Weights(loss=4.0))
     assert torch.equal(plain.means, design.means) and (design.widths >= plain.widths).all()
     assert not torch.equal(design.widths, plain.widths) and not torch.equal(plain.means, loss.means)
+
+
+@pytest.mark.parametrize("design", ["auto", "full", "diagonal"])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_data_kept_over_a_restart_have_their_gradients_at_the_new_weights(design, fixed):
+    """A restart draws theta_0 anew: U = lam I + sum w g g^T / m with g at the weights trained from there. With fixed
+    arms the sum is over arms, each with the weights of its rounds.
+    """
+    environment = Quadratic(K, D, replicas=R) if fixed else ZhouH1(K, D, replicas=R)
+    options = {"design": design, "net": {"width": 6}, "fit": {"steps": 3}, "arms": K, "fixed_arms": fixed}
+    module = NeuralTS(D, replicas=R, **options).double()
+    for t in range(1, 13):
+        x = environment.contexts(t).double()
+        decision = module.act(x)
+        module.observe(x, decision, environment.pull(decision.arms), weight=0.5)
+        module.learn()
+    module.restart(keep_history=True)
+    data = module.history.data()
+    g = module.features(data.inputs).dense().double()
+    U = torch.eye(g.shape[-1], dtype=torch.float64) + (g * data.weights.double().unsqueeze(-1)).mT @ g
+    U = torch.diag_embed(torch.diagonal(U, dim1=1, dim2=2)) if design == "diagonal" else U
+    width = torch.einsum("rnp,rpq,rnq->rn", g, torch.linalg.inv(U), g).sqrt()
+    torch.testing.assert_close(module.design.width(module.features(data.inputs)), width)
+    assert data.weights.sum(1).tolist() == [6.0] * R

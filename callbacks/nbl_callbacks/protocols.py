@@ -46,7 +46,10 @@ class Deliverable(Protocol):
 
 @runtime_checkable
 class Heteroscedastic(Protocol):
-    """Knows how noisy each outcome is, by its own estimate."""
+    """Knows how noisy each outcome is, by its own estimate.
+
+    A module that weighs its outcomes by that itself says so, `weighs_variance = True`, and is not weighed twice.
+    """
 
     def variance(self, *inputs: Any) -> Tensor:
         """The variance of each outcome: of `(contexts, arms)` in a bandit, (R,), else of `(batch,)`, (n,)."""

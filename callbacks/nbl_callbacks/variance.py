@@ -57,6 +57,11 @@ class VarianceWeighting(L.Callback):
         self.mode, self.eps, self.source = mode, eps, source
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if getattr(pl_module, "weighs_variance", False):
+            raise Unsuitable(
+                f"VarianceWeighting: {type(pl_module).__name__} weighs each observation by its variance itself, and "
+                "would do so twice. Take the callback out."
+            )
         if self.source == "model":  # what the environment offers is known once it has answered
             require(pl_module, Heteroscedastic, self)
 

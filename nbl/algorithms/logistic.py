@@ -157,6 +157,8 @@ class AdaOFUECOLog(LogisticBandit):
             None: as `theory` says.
     """
 
+    weighs_variance = True
+
     def __init__(self, dim: int, *, online: bool | None = None, **logistic: Any) -> None:
         super().__init__(dim, **logistic)
         self.online = self.theory if online is None else bool(online)

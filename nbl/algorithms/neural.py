@@ -215,5 +215,14 @@ class GradientBandit(NeuralBandit):
         self.design.reset()
         self.pending = self.pending[:, :0]
 
+    def retrain(self) -> None:
+        """Gradients at the old weights mean nothing to fresh ones: U is made anew, with the weights of the loss."""
+        super().retrain()
+        self.design.reset()
+        self.pending = self.pending[:, :0]
+        if self.history.n:
+            data = self.history.data()
+            self.design.update(self.played(data.inputs), self.weigh(data.inputs, data.weights))
+
     def diagnostics(self) -> dict[str, Tensor]:
         return {**super().diagnostics(), "design/logdet": self.logdet()}

@@ -78,7 +78,7 @@ class NeuralLogistic(GradientBandit):
 
     bernoulli = True
     grows_after_learning = True  # line 6 follows line 5
-    weighted = False  # True: W, weights mu'(f(x_i; theta_i)); False: V, ridge kappa lambda
+    weighs_variance = False  # True: W, weights mu'(f(x_i; theta_i)); False: V, ridge kappa lambda
     moves = True  # lambda_t moves where `theory` says so
     exact: tuple[str, ...] = ("shrink",)
     loss = Likelihood(LOGISTIC)
@@ -116,7 +116,7 @@ class NeuralLogistic(GradientBandit):
         at = gradient_at or ("start" if theory else "now")
         super().__init__(dim, nu=nu, lam=lam, design=design, fit=fit, gradient_at=at, **neural)
         size = self.design.size
-        base = self.lam0 if self.weighted else self.kappa * self.lam0
+        base = self.lam0 if self.weighs_variance else self.kappa * self.lam0
         self.design = designs.build(design, self.replicas, size, base, self.horizon)
         self.effective = designs.build(design, self.replicas, size, self.effective_ridge(), self.horizon)
         self.register_buffer("shrink", torch.ones(self.replicas, dtype=torch.float64))  # lambda_0 / lambda_t in U
@@ -135,7 +135,7 @@ class NeuralLogistic(GradientBandit):
 
     def latent(self, x: Tensor) -> Tensor:
         """f(x; theta_{t-1}); in Algorithm 2 as printed g(x; theta_0)'(theta_{t-1} - theta_0).    (R, n, d) -> (R, n)"""
-        if not (self.theory and self.weighted):
+        if not (self.theory and self.weighs_variance):
             f: Tensor = self.net(x)
             return f
         g = self.net.features(x, self.net.theta0).scaled(1.0 / self.net.scale).dense()
@@ -155,7 +155,7 @@ class NeuralLogistic(GradientBandit):
         else:
             iota = d.sqrt() + math.sqrt(self.L / self.lam)
         nu = torch.as_tensor(bounds.nu_t(iota, self.S, self.L))
-        return nu if self.weighted else math.sqrt(self.kappa) * nu
+        return nu if self.weighs_variance else math.sqrt(self.kappa) * nu
 
     def spread(self, width: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The uncertainty of the latent reward, nu radius ||g||; and what is logged."""
@@ -200,7 +200,7 @@ class NeuralLogistic(GradientBandit):
 
     def weigh(self, x: Tensor, given: Tensor) -> Tensor:
         weight = given.double() * self.shrink[:, None]
-        if not self.weighted:
+        if not self.weighs_variance:
             return weight
         variance = LOGISTIC.slope(self.net(x).double())  # mu'(f(x_t; theta_t))
         return weight * weights(variance, "direct").design
@@ -223,6 +223,13 @@ class NeuralLogistic(GradientBandit):
         self.effective.reset()
         self.shrink.fill_(1.0)
 
+    def retrain(self) -> None:
+        super().retrain()
+        self.effective.reset()
+        if self.history.n:
+            data = self.history.data()
+            self.effective.update(self.features(data.inputs), data.weights)
+
     def diagnostics(self) -> dict[str, Tensor]:
         found = {**super().diagnostics(), "design/radius": self.radius()}
         found["design/effective_dimension"] = self.effective.logdet()
@@ -240,7 +247,7 @@ class NeuralLogUCB1(NeuralLogistic):
 class NeuralLogUCB2(NeuralLogistic):
     """Plays argmax g(x; theta_0)'(theta_{t-1} - theta_0) + nu_{t-1} ||g/sqrt(m)||_{W^-1} (Algorithm 2, line 2)."""
 
-    weighted = True
+    weighs_variance = True
 
     def score(self, contexts: Tensor) -> Score:
         return self.optimistic(contexts, in_reward=False)
@@ -264,7 +271,7 @@ class NeuralLogTS2(NeuralLogTS1):
     nu = nu^(2) / sqrt(lambda_t) (Remark I.2): lambda_t cancels.
     """
 
-    weighted = True
+    weighs_variance = True
 
 
 class NCBFUCB(NeuralLogistic):

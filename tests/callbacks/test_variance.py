@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.demos.boring_classes import BoringModel
 
-from nbl.algorithms import LinUCB, NeuralUCB
+from nbl.algorithms import AdaOFUECOLog, LinUCB, NeuralLogTS2, NeuralLogUCB2, NeuralUCB
 from nbl.envs import Linear
 from nbl.types import Feedback
 from nbl_callbacks import DelayedFeedback, Unsuitable, VarianceWeighting
@@ -44,6 +44,13 @@ def test_inverse_weighs_loss_and_design(play):
     for found in weights(tape):
         assert torch.allclose(found, expected)
     assert torch.allclose(module.history.data().weights, expected.T)
+
+
+@pytest.mark.parametrize("algorithm", [NeuralLogUCB2, NeuralLogTS2, AdaOFUECOLog])
+def test_nothing_is_weighed_twice(algorithm, play):
+    """W of these has mu'(f) in it already; with the callback it would have its square."""
+    with pytest.raises(Unsuitable, match=f"{algorithm.__name__} weighs .* itself"):
+        play([VarianceWeighting("direct")], (algorithm(3, replicas=2), Linear(arms=5, dim=3, replicas=2)))
 
 
 def test_direct_weighs_the_design_alone(play):
