@@ -45,13 +45,15 @@ Options (key=value; --cfg job with a recipe prints all there are):
 """
 
 
+_EITHER = {"callbacks=": "+", "algorithm.fit.compile=": "++"}  # either way of writing it: no recipe has these keys
 _codes: list[int] = []  # exit codes of the jobs Hydra ran
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 2 bad input, 1 stopped by an error, 128 + n by signal n."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    arguments = [f"+{a}" if a.startswith("callbacks=") else a for a in arguments]  # either way of writing it
+    for plain, added in _EITHER.items():
+        arguments = [added + a if a.startswith(plain) else a for a in arguments]
     try:
         if not arguments or {"-h", "--help"} & set(arguments):
             print(_help(), file=sys.stdout if arguments else sys.stderr)

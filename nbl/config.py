@@ -16,6 +16,7 @@ from nbl.types import NblError
 GROUPS = ("recipe", "env", "algorithm", "logger", "trainer")
 KEYS = ("horizon", "replicas", "seed", "out", "resume", "log_every", "threads", "checkpoint", "callbacks", "choices")
 FREE = ("trainer", "logger", "checkpoint", "callbacks")  # how a run is run: may change when it is resumed
+COMPILE = "algorithm.fit.compile"  # so may this
 
 
 def folder() -> Path:
@@ -125,8 +126,8 @@ def resumed(overrides: Sequence[str], saved: DictConfig) -> DictConfig:
         if key in ("logger", "trainer"):
             merged[key] = compose([f"recipe={saved.recipe}", f"{key}={now}"])[key]
             merged.choices[key] = now
-        elif (top in FREE and "." in key) or key == "threads":
-            if OmegaConf.select(saved, key, default=()) == () and not override.is_add():
+        elif (top in FREE and "." in key) or key in ("threads", COMPILE):
+            if OmegaConf.select(saved, key, default=()) == () and not (override.is_add() or override.is_force_add()):
                 raise NblError(unknown("key", key, flatten(OmegaConf.to_container(saved))))
             OmegaConf.update(merged, key, None if override.is_delete() else now, merge=False, force_add=True)
         else:
