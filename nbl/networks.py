@@ -282,7 +282,9 @@ class MLP(Network):
             pairs += [(torch.ones_like(first.rows[..., :1]), signals[0])] if self.bias else []
         else:
             pairs = [(self._with_one(first), signals[0])]
-        return Gradient([*pairs, *rest], block, self.blocks).scaled(self.scale)
+        found = Gradient([*pairs, *rest], block, self.blocks).scaled(self.scale)
+        found.value = out if theta is None and self.members == 1 and not self.centered else None
+        return found
 
     def _with_one(self, a: Tensor) -> Tensor:
         return torch.cat([a, torch.ones_like(a[..., :1])], -1) if self.bias else a
