@@ -59,3 +59,10 @@ def test_check_fails_on_a_ratio_below_its_floor(one_section, tmp_path):
 def test_what_it_does_not_know_it_names(argument, one_section, capsys):
     assert cli.main([argument]) == 2
     assert argument.split("=")[-1].strip("-") in capsys.readouterr().err or "size" in argument
+
+
+def test_a_ratio_below_its_floor_is_measured_once_more(monkeypatch, tmp_path):
+    """Someone else may have been at work: only a ratio that falls twice fails."""
+    ratios = iter([0.5, 1.5])
+    monkeypatch.setattr(cli, "SECTIONS", {"one": lambda: [Row("what", "at", 1.0, "other", next(ratios), floor=1.0)]})
+    assert cli.main(["--check", f"out={tmp_path}"]) == 0
