@@ -6,7 +6,7 @@ READY := .venv/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow browser reuse check smoke lint format wheel clean
+.PHONY: help setup train test slow bench browser reuse check smoke lint format wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -22,8 +22,12 @@ $(READY): pyproject.toml callbacks/pyproject.toml constraints.txt
 train: setup  ## run the main job; ARGS="horizon=10000 replicas=50" changes it
 	$(BIN)/python scripts/train.py recipe=neural_es $(ARGS)
 
-test: lint  ## lint, types and the test suite; this is what CI runs
+test: lint  ## lint, types, the test suite and a smoke of the benchmark; this is what CI runs
 	$(PYTEST) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/benchmark.py --smoke --check
+
+bench: setup  ## what a round costs, against peers and the machine's limits; ten minutes; ARGS="only=runs --check"
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/benchmark.py $(ARGS)
 
 browser:  ## a Chromium for the test of report.html, from Debian's packages; without one that test is skipped
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \

@@ -33,7 +33,7 @@ from nbl.state import State
 from nbl.types import NblError
 
 KINDS = ("auto", "dual", "full", "diagonal")
-BAND = 2048  # rows of the Dual factor multiplied at a time
+BAND = 256  # rows of the Dual factor multiplied at a time: what is above the diagonal is left out band by band
 MOST = 12_000  # the largest p for which a p x p matrix is considered (1.2 GB a replica)
 
 

@@ -36,6 +36,7 @@ class Gradient:
         self, layers: Sequence[tuple[Tensor, Tensor]], block: Tensor | None = None, blocks: int | None = None
     ) -> None:
         self.layers, self.block, self.blocks = tuple(layers), block, blocks if block is not None else None
+        self.value: Tensor | None = None  # f(x) at the same points and weights, where it came along    (R, n)
 
     @classmethod
     def explicit(cls, vectors: Tensor, block: Tensor | None = None, blocks: int | None = None) -> Gradient:
@@ -60,11 +61,12 @@ class Gradient:
 
     def gram(self, other: Gradient) -> Tensor:
         """Inner products.    (R, n, p) x (R, n', p) -> (R, n, n')"""
-        layers = zip(self._flat().layers, other._flat().layers, strict=True)
-        parts = [(a @ b.mT) * (d @ e.mT) for (a, d), (b, e) in layers]
+        (first, *others), (its, *theirs) = self._flat().layers, other._flat().layers
+        found = _product(first, its)
         if self.block is not None and other.block is not None:
-            parts[0] = parts[0] * (self.block.unsqueeze(-1) == other.block.unsqueeze(-2))
-        found = torch.stack(parts).sum(0)
+            found *= self.block.unsqueeze(-1) == other.block.unsqueeze(-2)
+        for mine, yours in zip(others, theirs, strict=True):
+            found += _product(mine, yours)
         if self.terms * other.terms == 1:
             return found
         return found.view(-1, self.points, self.terms, other.points, other.terms).sum((2, 4))
@@ -116,3 +118,11 @@ class Gradient:
         one = self.map(lambda x: x[:, index : index + 1])
         one.block = None if self.block is None else self.block[:, index : index + 1]
         return one
+
+
+def _product(mine: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
+    """(a . a') (d . d') of a layer, in as few passes over the n x n' results as there are products."""
+    (a, d), (b, e) = mine, other
+    if d.shape[-1] == 1:  # an output layer, or vectors written out
+        return ((a * d) @ b.mT).mul_(e.mT)
+    return (a @ b.mT).mul_(d @ e.mT)

@@ -179,8 +179,9 @@ class GradientBandit(NeuralBandit):
     def estimate(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """f(x; theta) and ||g(x)/sqrt(m)||_{U^-1}.    (R, q, K, d) -> (R, q, K) twice"""
         x = contexts.flatten(1, 2)
-        width = self.design.width(self.features(x)).to(x.dtype)
-        return self.net(x).view(contexts.shape[:3]), width.view(contexts.shape[:3])
+        g = self.features(x)
+        width, mean = self.design.width(g).to(x.dtype), self.net(x) if g.value is None else g.value
+        return mean.view(contexts.shape[:3]), width.view(contexts.shape[:3])
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         played = torch.cat([take(contexts, arms).flatten(2), weight.design.unsqueeze(-1)], -1)
