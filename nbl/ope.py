@@ -7,8 +7,8 @@
 with w = pi(a | x) / propensity, the new policy's probability of the logged arm over the logging policy's, and q a
 model of the reward. Intervals are normal approximations (SNIPS by the delta method): right for many events, too narrow
 where a handful of large weights or of clicks decides. `effective` says how many events the weights are worth. Where all
-events that count earned the same, a log without clicks say, they have no spread to show, and IPS and SNIPS take the
-interval of a coin (Clopper and Pearson) over the range of the rewards, 0 and 1 included, thrown `effective` times.
+events that count earned the same, a log without clicks say, they have no spread to show, and the interval is at least
+that of a coin (Clopper and Pearson) over the range of the rewards, 0 and 1 included, thrown `effective` times.
 
     log = OpenBandit(alternatives=None)
     estimates = evaluate(log, policy)                     # {"ips": Estimate, "snips": ..., "dr": ...}
@@ -41,11 +41,7 @@ class Estimate(NamedTuple):
 def ips(reward: Any, propensity: Any, target: Any, level: float = 0.95) -> Estimate:
     """Inverse propensity scoring.    (N,) each; `target` is pi(a | x) of the logged arm"""
     r, w = _inputs(reward, propensity, target)
-    found, blind = _mean(w * r, w, level), _blind(r, w, level)
-    if blind is None:
-        return found
-    scale = float(w.mean()) or 1.0  # 1 where the policy never plays what was logged: it may earn anything
-    return found._replace(low=min(found.low, scale * blind[0]), high=max(found.high, scale * blind[1]))
+    return _widened(_mean(w * r, w, level), r, w, level)
 
 
 def snips(reward: Any, propensity: Any, target: Any, level: float = 0.95) -> Estimate:
@@ -76,11 +72,20 @@ def dr(reward: Any, propensity: Any, target: Any, model: Any, logged: Any, level
             "(N, K), (N, K) and (N,)."
         )
     index = arms.long()[:, None]
-    if not bool(((index >= 0) & (index < chance.shape[1])).all()) or not bool(q.isfinite().all()):
-        raise NblError(f"dr: logged arms must be 0 to {chance.shape[1] - 1}, and the model finite.")
+    if not bool(((index >= 0) & (index < chance.shape[1])).all()) or not bool((arms == arms.long()).all()):
+        raise NblError(f"dr: logged arms must be whole numbers, 0 to {chance.shape[1] - 1}.")
+    if not bool(q.isfinite().all()):
+        raise NblError(f"dr: {int((~q.isfinite()).sum())} of the model's rewards are not finite.")
+    chance, q = chance.double(), q.double()
+    sums = chance.sum(1)
+    if not bool(((chance >= 0).all(1) & ((sums - 1).abs() < 1e-3)).all()):
+        raise NblError(
+            f"dr: the policy's probabilities must be at least 0 and add up to 1 over the arms of each event; they add up "
+            f"to {float(sums.min()):.4g} in one event and to {float(sums.max()):.4g} in another."
+        )
     r, w = _inputs(reward, propensity, chance.gather(1, index).squeeze(1))
-    base = (chance.double() * q.double()).sum(1)
-    return _mean(base + w * (r - q.double().gather(1, index).squeeze(1)), w, level)
+    found = _mean((chance * q).sum(1) + w * (r - q.gather(1, index).squeeze(1)), w, level)
+    return _widened(found, r, w, level)
 
 
 @torch.no_grad()
@@ -93,6 +98,8 @@ def evaluate(log: Logged, policy: Any, model: Tensor | None = None, level: float
         model: q, (N, K); None: the policy's own estimates of the means, where it has them.
         level: of the intervals.
     """
+    if not isinstance(log, Logged):
+        raise NblError(f"evaluate: need a log, for example LoggedReplay or OpenBandit, not {type(log).__name__}.")
     if not log.known:
         raise NblError(f"{log.source} has no propensities: off-policy estimates need them.")
     if not log.complete:
@@ -102,6 +109,8 @@ def evaluate(log: Logged, policy: Any, model: Tensor | None = None, level: float
         )
     if getattr(policy, "replicas", 1) != 1:
         raise NblError(f"evaluate: the policy has {policy.replicas} replicas; give it one, replicas=1.")
+    if getattr(policy, "duel", False):
+        raise NblError("evaluate: the policy plays pairs; a log tells what one arm earned.")
     arms, means = [], []
     for rows in torch.split(torch.arange(log.rows), 1000):
         decision = policy.act(log.event(rows), exploit=True)
@@ -146,6 +155,19 @@ def _blind(r: Tensor, w: Tensor, level: float) -> tuple[float, float] | None:
     n = float(w.sum()) ** 2 / float(w.square().sum())
     miss = 1 - ((1 - level) / 2) ** (1 / n)  # a coin that never fell otherwise in n throws
     return value - miss * (value - least), value + miss * (most - value)
+
+
+def _widened(found: Estimate, r: Tensor, w: Tensor, level: float) -> Estimate:
+    """The interval, at least as far to both sides as `_blind` reaches from the reward that all events earned."""
+    blind = _blind(r, w, level)
+    if blind is None:
+        return found
+    scale = float(w.mean())
+    if not scale > 0:  # the policy never plays what was logged: it may earn anything
+        return found._replace(low=min(found.low, blind[0]), high=max(found.high, blind[1]))
+    value = float(r[w > 0][0])
+    low, high = found.value - scale * (value - blind[0]), found.value + scale * (blind[1] - value)
+    return found._replace(low=min(found.low, low), high=max(found.high, high))
 
 
 def _mean(terms: Tensor, weights: Tensor, level: float) -> Estimate:

@@ -129,3 +129,38 @@ def test_a_policy_is_valued_on_a_log(make_log):
         ope.evaluate(LoggedReplay(data=make_log(50), propensity=None, drop=["propensity"]), policy)
     with pytest.raises(NblError, match="replicas"):
         ope.evaluate(log, LinUCB(log.dim, replicas=2))
+
+
+def test_dr_without_clicks_is_as_unsure_as_a_coin():
+    """No event earned anything, and the model says so too: zero spread, but no certainty."""
+    n = 50
+    target = torch.nn.functional.one_hot(torch.zeros(n, dtype=torch.int64), 2).double()
+    arms, p = torch.arange(n) % 2, torch.full((n,), 0.5)
+    sure = ope.dr(torch.zeros(n), p, target, torch.zeros(n, 2), arms)
+    effective = n / 2
+    assert sure.value == 0 and sure.high == pytest.approx(1 - 0.025 ** (1 / effective), abs=1e-9)
+    assert sure == ope.ips(torch.zeros(n), p, target.gather(1, arms[:, None]).squeeze(1))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"logged": [0.0, 1.5, 1.0]}, "whole numbers"),
+        ({"logged": [0, 1, 2]}, "0 to 1"),
+        ({"target": [[0.5, 0.6], [0.5, 0.5], [1.0, 0.0]]}, "add up to 1"),
+        ({"target": [[1.5, -0.5], [0.5, 0.5], [1.0, 0.0]]}, "at least 0"),
+        ({"target": [[float("nan"), 0.5], [0.5, 0.5], [1.0, 0.0]]}, "add up to 1"),
+        ({"model": [[0.0, float("inf")], [0.0, 0.0], [0.0, 0.0]]}, "not finite"),
+    ],
+)
+def test_dr_says_what_is_wrong(change, says):
+    good = {
+        "reward": [0.0, 1.0, 1.0],
+        "propensity": [0.5, 0.5, 0.5],
+        "target": [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]],
+        "model": [[0.1, 0.2]] * 3,
+        "logged": [0, 1, 1],
+    }
+    assert ope.dr(**good).effective > 0
+    with pytest.raises(NblError, match=says):
+        ope.dr(**(good | change))
