@@ -80,7 +80,7 @@ def dr(reward: Any, propensity: Any, target: Any, model: Any, logged: Any, level
     sums = chance.sum(1)
     if not bool(((chance >= 0).all(1) & ((sums - 1).abs() < 1e-3)).all()):
         raise NblError(
-            f"dr: the policy's probabilities must be at least 0 and add up to 1 over the arms of each event; they add up "
+            f"dr: the policy's probabilities must be at least 0 and add up to 1 in each event; they add up "
             f"to {float(sums.min()):.4g} in one event and to {float(sums.max()):.4g} in another."
         )
     r, w = _inputs(reward, propensity, chance.gather(1, index).squeeze(1))
@@ -107,6 +107,8 @@ def evaluate(log: Logged, policy: Any, model: Tensor | None = None, level: float
             f"{log.source} offers the logged arm and a few others, but its propensities are among all arms: estimates "
             "would be wrong by a factor. Offer all of them, alternatives=None."
         )
+    if isinstance(policy, type) or not callable(getattr(policy, "act", None)):
+        raise NblError(f"evaluate: the policy is {policy!r}; need a module of nbl.algorithms, or what acts like one.")
     if getattr(policy, "replicas", 1) != 1:
         raise NblError(f"evaluate: the policy has {policy.replicas} replicas; give it one, replicas=1.")
     if getattr(policy, "duel", False):
@@ -171,7 +173,7 @@ def _widened(found: Estimate, r: Tensor, w: Tensor, level: float) -> Estimate:
 
 
 def _mean(terms: Tensor, weights: Tensor, level: float) -> Estimate:
-    if not 0 < level < 1:
+    if not isinstance(level, int | float) or not 0 < level < 1:
         raise NblError(f"level={level!r}: need a probability in (0, 1), for example 0.95.")
     n, mean = len(terms), float(terms.mean())
     half = float(ndtri(0.5 + level / 2)) * float(terms.std()) / math.sqrt(n) if n > 1 else math.inf

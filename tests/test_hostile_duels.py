@@ -1,6 +1,8 @@
 """Duels, against users and each other: what broke them once."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -108,7 +110,7 @@ def test_features_of_a_log_meet_by_name_and_the_winner_is_none_of_them():
     [
         ({"a_0": np.ones(4)}, {"first": "a_", "second": "a_"}, "share the columns a_0"),
         ({"a_0": np.ones(4), "b_1": np.ones(4)}, {"first": "a_", "second": "b_"}, "'0', '1'"),
-        ({"w": np.ones(3)}, {"winner": "w"}, "4 rows"),
+        ({"w": np.ones(3)}, {"winner": "w"}, "of one length"),
         ({"w": np.ones((4, 2))}, {"winner": "w"}, "4 rows"),
         ({"w": np.array(["a", "b", "a", "a"])}, {"winner": "w"}, "1/2 for a draw. It is text"),
         ({"chosen": np.full((4, 2), 1e200)}, {}, "Scale them"),
@@ -128,3 +130,16 @@ def test_a_weight_beyond_rounding_is_an_error_with_a_cure():
         for _ in range(3):
             module.observe(x, torch.tensor([[0, 1]] * R), torch.ones(R), 1e30)
             module.learn()
+
+
+def test_a_parquet_log_is_read_in_the_columns_that_are_used(tmp_path):
+    """Nested columns beside the embeddings are nobody's business; rows of unequal length are named."""
+    vectors = [[1.0, 2.0], [2.0, 3.0]]
+    file = tmp_path / "pairs.parquet"
+    pq.write_table(pa.table({"chosen": vectors, "rejected": vectors, "meta": [{"a": 1}, {"a": 2}]}), file)
+    assert PreferenceLog(path=file).dim == 2
+    for rows, says in (([[1.0], [2.0, 3.0]], "rows of 1, 2 values"), ([None, [2.0, 3.0]], "rows without a value")):
+        pq.write_table(pa.table({"chosen": rows, "rejected": vectors}), file)
+        with pytest.raises(NblError, match=says) as error:
+            PreferenceLog(path=file)
+        assert "env.drop" not in str(error.value)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nbl import ope
-from nbl.algorithms import LinUCB
+from nbl.algorithms import VACDB, LinUCB
 from nbl.envs import LoggedReplay
 from nbl.types import NblError
 
@@ -164,3 +164,19 @@ def test_dr_says_what_is_wrong(change, says):
     assert ope.dr(**good).effective > 0
     with pytest.raises(NblError, match=says):
         ope.dr(**(good | change))
+
+
+def test_evaluate_takes_a_policy_and_a_log():
+    log = LoggedReplay(data=small_log())
+    for policy in ("lin_ucb", LinUCB, None):
+        with pytest.raises(NblError, match="need a module"):
+            ope.evaluate(log, policy)
+    with pytest.raises(NblError, match="plays pairs"):
+        ope.evaluate(log, VACDB(dim=log.dim))
+    with pytest.raises(NblError, match="need a log"):
+        ope.evaluate(None, LinUCB(dim=log.dim))
+
+
+def small_log():
+    arms = [0, 1, 0, 1]
+    return {"x": [0.1, 0.5, 0.2, 0.4], "action": arms, "reward": [0, 1, 0, 1], "propensity": [0.5] * 4}

@@ -41,12 +41,19 @@ def from_object(data: Any) -> dict[str, Array | Letters]:
     if type(data).__module__.split(".")[0] == "datasets":
         return from_dataset(data)
     if isinstance(data, Mapping):
-        return {str(key): _from_array(np.asarray(value)) for key, value in data.items()}
+        return {str(key): _from_given(str(key), value) for key, value in data.items()}
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         import pyarrow
 
         return from_arrow(pyarrow.Table.from_pandas(data, preserve_index=False))
     raise NblError(f"data is a {type(data).__name__}; need a dict of arrays, a pandas frame or a datasets.Dataset.")
+
+
+def _from_given(name: str, value: Any) -> Array | Letters:
+    try:
+        return _from_array(np.asarray(value))
+    except ValueError as error:  # numpy: lists of different lengths
+        raise NblError(f"column {name!r} is no array: {error}") from error
 
 
 def _from_array(values: Array) -> Array | Letters:
@@ -91,6 +98,9 @@ def _from_column(name: str, column: Any) -> Array | Letters:
         rows = column.to_pylist()
         if all(row is not None for row in rows) and len({len(row) for row in rows}) == 1:
             return _from_array(np.asarray(rows))
+        lengths = sorted({len(row) for row in rows if row is not None})
+        few = f"rows of {', '.join(map(str, lengths[:5]))} values" if len(lengths) > 1 else "rows without a value"
+        return np.full(len(column), f"has {few}", dtype=object)
     return np.full(len(column), f"is of type {column.type}", dtype=object)  # `readable` says so, if it is used
 
 
@@ -99,7 +109,11 @@ def readable(source: str, columns: Mapping[str, Array | Letters], names: Collect
     for name, column in columns.items():
         why = _odd(column.values) if isinstance(column, Letters) and name not in names else ""
         if not isinstance(column, Letters) and column.dtype.kind == "O":
-            why = f"{column[0]}: turn it into numbers or strings" if len(column) else "has no rows: take it out"
+            why = (
+                f"{column[0]}: turn it into numbers or strings, one or equally many a row"
+                if len(column)
+                else "has no rows: take it out"
+            )
         if why:
             advice = "" if name in names else f", or leave it out (env.drop=[{name}])"
             raise NblError(f"{source}: column {name!r} {why}{advice}.")

@@ -22,9 +22,10 @@ from torch import Tensor
 
 from nbl.envs.base import Environment
 from nbl.envs.classification import Classification
-from nbl.envs.columns import Letters, from_object, readable
+from nbl.envs.columns import Letters, readable
+from nbl.envs.log_columns import read
 from nbl.envs.synthetic import dot, length
-from nbl.envs.tables import Hub, find
+from nbl.envs.tables import Hub
 from nbl.links import LINKS, Link, link
 from nbl.rng import Streams
 from nbl.types import Feedback, NblError
@@ -177,12 +178,11 @@ class PreferenceLog(Duel):
         replicas: int = 1,
         seed: int = 0,
     ) -> None:
-        if data is not None:
-            source, columns = name or type(data).__name__, from_object(data)
-        else:
-            source, columns, _ = find(name, path, hub, first, origin)
-        readable(source, columns)
-        sides = [_vectors(source, columns, names) for names in _sides(source, columns, first, second, winner)]
+        source, columns = read(name, path, hub, data, first, origin)
+        names = _sides(source, columns, first, second, winner)
+        used = [*names[0], *names[1], *([winner] if winner else [])]
+        readable(source, {key: columns[key] for key in used if key in columns}, used)
+        sides = [_vectors(source, columns, side) for side in names]
         shapes = [side.shape for side in sides]
         if shapes[0] != shapes[1] or not sides[0].size:
             raise NblError(

@@ -31,9 +31,8 @@ def read(
 
 def need(columns: dict[str, Array | Letters], name: str, source: str) -> None:
     if name not in columns:
-        raise NblError(
-            f"{source}: no column {name!r}; there are {', '.join(list(columns)[:40])}. Say env.<which>=NAME."
-        )
+        advice = "env.propensity=null where it is not known" if name == "propensity" else "env.<which>=NAME"
+        raise NblError(f"{source}: no column {name!r}; there are {', '.join(list(columns)[:40])}. Say {advice}.")
 
 
 def numbers(column: Array | Letters, name: str, source: str) -> Tensor:

@@ -118,7 +118,7 @@ def find(
     raise NblError(
         f"no data for {name or 'the table'}. Looked in\n  "
         + "\n  ".join(tried)
-        + f"\nPut {name or 'NAME'}.parquet, .npz or .csv (columns of features, the class in `{target}`) in a folder "
+        + f"\nPut {name or 'NAME'}.parquet, .npz or .csv (columns of features, and `{target}`) in a folder "
         f"and say env.path=FOLDER or {FOLDER}=FOLDER; env.path=FILE takes any other file, env.hub=OWNER/NAME any table "
         "on the Hugging Face Hub." + (f" Origin of these data: {origin}." if origin else "")
     )

@@ -156,7 +156,7 @@ def test_a_log_teaches():
         ({"data": log(), "winner": "who"}, "no column 'who'"),
         ({"data": {"chosen": np.full((4, 2), np.nan), "rejected": np.ones((4, 2))}}, "not numbers"),
         ({"data": {"chosen": np.ones((4, 2)), "rejected": np.ones((4, 3))}}, "as long"),
-        ({"data": {"chosen": np.ones((4, 2)), "rejected": np.ones((3, 2))}}, "as long"),
+        ({"data": {"chosen": np.ones((4, 2)), "rejected": np.ones((3, 2))}}, "of one length"),
         ({"data": log(), "horizon": 41}, "40 comparisons"),
         ({"path": "nowhere.parquet"}, "nowhere"),
     ],
