@@ -149,7 +149,8 @@ class Fit(nn.Module):
         size = max(1, CHUNK // max(n * each, 1))
 
         def train(some: Tensor, which: Tensor) -> Trained:
-            return self._train(net, data, t if isinstance(t, int) else t[some].unsqueeze(1), some, which, lam)
+            with torch.inference_mode(net.closed and not self.compiles):  # a step has a third less overhead
+                return self._train(net, data, t if isinstance(t, int) else t[some].unsqueeze(1), some, which, lam)
 
         play = map if self.compiles else _side_by_side  # a kernel has threads of its own
         trained = list(play(train, torch.split(sets, size), torch.split(rows, size)))

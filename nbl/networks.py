@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +37,18 @@ from nbl.history import one_by_one
 from nbl.rng import Streams
 from nbl.types import NblError
 
-Weights = list[tuple[Tensor, Tensor | None]]  # weight matrix (B, out, in) and bias (B, out) of each layer
 KINDS = ("standard", "zhou", "ntk", "feature", "mirrored")
+
+
+class Layer(NamedTuple):
+    """A layer's parameters: the matrix (B, out, in), the bias (B, out), and both side by side, (B, out, in + 1)."""
+
+    weight: Tensor
+    bias: Tensor | None
+    whole: Tensor
+
+
+Weights = list[Layer]
 
 
 class Network(nn.Module, ABC):
@@ -49,6 +59,7 @@ class Network(nn.Module, ABC):
         scale: features are gradients times this (1 / sqrt(m), or 1 where the paper has no m).
         centered: whether f(x; theta_0) is subtracted.
         slope: |features|^2 at the start, on unit contexts and at infinite width: L for ReLUs.
+        closed: whether `evaluate` and `pullback` are in closed form, with nothing for autograd to do.
     """
 
     theta: nn.Parameter
@@ -57,6 +68,7 @@ class Network(nn.Module, ABC):
     depth: int
     scale: float = 1.0
     centered: bool = False
+    closed: bool = False
     copies = 1  # evaluations an observation takes
     layout: Mapping[str, str] = {"theta": "B", "theta0": "B"}
 
@@ -132,6 +144,8 @@ class MLP(Network):
         blocks: K where contexts are disjoint and come as (x, k): see `nbl.blocks`. The weights are the same.
     """
 
+    closed = True
+
     def __init__(
         self,
         dim: int,
@@ -195,11 +209,11 @@ class MLP(Network):
         """A layer is a matrix (out, in + bias): the bias is its last column."""
         parts = torch.split(theta, [o * (i + self.bias) for o, i in self.shapes], 1)
         layers = [part.view(-1, o, i + self.bias) for part, (o, i) in zip(parts, self.shapes, strict=True)]
-        return [(w[..., :-1], w[..., -1]) if self.bias else (w, None) for w in layers]
+        return [Layer(w[..., :-1], w[..., -1], w) if self.bias else Layer(w, None, w) for w in layers]
 
     def draw(self, streams: Streams, phase: int) -> Tensor:
         theta = streams.normal("init", phase, (self.size,), self.theta0.device)
-        for layer, ((weight, bias), (o, i)) in enumerate(zip(self.unpack(theta), self.shapes, strict=True), 1):
+        for layer, ((weight, bias, _), (o, i)) in enumerate(zip(self.unpack(theta), self.shapes, strict=True), 1):
             if bias is not None:
                 weight *= math.sqrt(2.0 / i if layer == self.depth else (self.c / i) ** (1.0 / self.power))
                 bias.zero_()
@@ -220,9 +234,9 @@ class MLP(Network):
     def evaluate(self, weights: Weights, x: Any) -> tuple[Tensor, list[Any]]:
         """Keeps what goes into each layer, and in between max(0, z) of each hidden layer."""
         kept = [x]
-        for layer, ((weight, bias), gain) in enumerate(zip(weights, self.gains, strict=True), 1):
+        for layer, ((weight, bias, whole), gain) in enumerate(zip(weights, self.gains, strict=True), 1):
             if bias is not None and not isinstance(x, Blocks) and x.shape[-1] > weight.shape[-1]:  # x ends in a 1
-                weight, bias = torch.cat([weight, bias.unsqueeze(-1)], -1), None
+                weight, bias = whole, None
             z = x.times(weight) if isinstance(x, Blocks) else torch.bmm(x, weight.mT)
             if bias is not None:
                 z.add_(bias.unsqueeze(1).contiguous())  # a column: with its strides it takes four times as long
@@ -250,7 +264,7 @@ class MLP(Network):
     def _derivative(self, back: Tensor, rectified: Tensor) -> Tensor:
         """back * sigma_s'(z), from max(0, z). Overwrites `back`."""
         if self.power == 1:  # one pass over memory, and no new pages: back * (rectified > 0) takes many times as long
-            masked: Tensor = torch.ops.aten.threshold_backward.grad_input(back, rectified, 0.0, grad_input=back)
+            masked: Tensor = _where_positive(back, rectified, 0.0, grad_input=back)
             return masked
         if self.power == 2:
             return back * rectified * 2.0
@@ -261,12 +275,13 @@ class MLP(Network):
         return self.shapes[-1][1] + self.bias
 
     def pullback(self, weights: Weights, kept: list[Any], signal: Tensor, into: Weights) -> None:
-        for (weight, bias), x, back in zip(into, kept[::2], self.signals(weights, kept, signal), strict=True):
+        for (weight, bias, whole), x, back in zip(into, kept[::2], self.signals(weights, kept, signal), strict=True):
             found = x.outer(back) if isinstance(x, Blocks) else _outer(back, x)
-            size = weight.shape[-1]
-            weight.copy_(found[..., :size])
-            if bias is not None:
-                bias.copy_(back.sum(1) if found.shape[-1] == size else found[..., -1])
+            if bias is None or found.shape[-1] == whole.shape[-1]:
+                whole.copy_(found)
+            else:
+                weight.copy_(found)
+                bias.copy_(back.sum(1))
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
         weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
@@ -288,6 +303,9 @@ class MLP(Network):
 
     def _with_one(self, a: Tensor) -> Tensor:
         return torch.cat([a, torch.ones_like(a[..., :1])], -1) if self.bias else a
+
+
+_where_positive = torch.ops.aten.threshold_backward.grad_input
 
 
 def _outer(back: Tensor, x: Tensor) -> Tensor:
@@ -319,7 +337,7 @@ class ModuleNetwork(Network):
         self.width, self.depth = 1, 2
 
     def unpack(self, theta: Tensor) -> Weights:
-        return [(theta, None)]
+        return [Layer(theta, None, theta)]
 
     def _call(self, theta: Tensor, x: Tensor) -> Tensor:
         """One network.    (p,), (n, d) -> (n,)"""
@@ -360,7 +378,7 @@ class Pairs:
     def __init__(self, net: Network) -> None:
         self.net, self.theta, self.theta0 = net, net.theta, net.theta0
         self.replicas, self.members = net.replicas, net.members
-        self.width, self.depth, self.centered = net.width, net.depth, net.centered
+        self.width, self.depth, self.centered, self.closed = net.width, net.depth, net.centered, net.closed
         self.scale, self.slope, self.unpack = net.scale, net.slope, net.unpack
 
     def prepare(self, x: Tensor, many: bool = False) -> Any:

@@ -81,7 +81,7 @@ def test_equals_torch_optimisers_on_the_printed_loss(optimizer, towards, scale):
     }[optimizer]([theta])
     for _ in range(24):
         made.zero_grad()
-        (W, b), (w, c) = net.unpack(theta[None])
+        (W, b, _), (w, c, _) = net.unpack(theta[None])
         f = (d.inputs[0] @ W[0].T + b[0]).relu() @ w[0, 0] + c[0, 0]
         loss = 0.5 * (d.weights[0] * (f - d.targets[0, 0]) ** 2).sum() + 0.5 * 2.0 * (theta - centre).square().sum()
         (loss / 30 if scale == "mean" else loss).backward()

@@ -34,7 +34,7 @@ def contexts(replicas=3, n=7, dim=5):
 def written_out(net, theta, x):
     """One network, as its definition reads: the reference for everything in this file."""
     h = net.prepare(x)
-    for layer, ((weight, bias), gain) in enumerate(zip(net.unpack(theta[None]), net.gains, strict=True), 1):
+    for layer, ((weight, bias, _), gain) in enumerate(zip(net.unpack(theta[None]), net.gains, strict=True), 1):
         h = gain * (h @ weight[0].T + (0.0 if bias is None else bias[0]))
         if layer < net.depth:
             h = h.clamp_min(0) ** net.power
@@ -94,7 +94,7 @@ def test_zhou_is_mirrored():
     net = made("zhou", 3, moved=False)
     raw = net.evaluate(net.unpack(net.theta), net.prepare(contexts()))[0]
     assert raw.abs().max() < 1e-12
-    first, middle, last = (weight for weight, _ in net.unpack(net.theta))
+    first, middle, last = (layer.weight for layer in net.unpack(net.theta))
     torch.testing.assert_close(first[:, :4, :5], first[:, 4:, 5:])
     assert (first[:, :4, 5:] == 0).all() and (middle[:, 4:, :4] == 0).all()
     torch.testing.assert_close(last[..., :4], -last[..., 4:])
@@ -103,12 +103,12 @@ def test_zhou_is_mirrored():
 def test_initial_variances():
     """zhou 4/m and 2/m, ntk 1, standard 2/fan-in: within 5% over 10^4 and more entries."""
     big = {kind: made(kind, 3, replicas=4, width=200, dim=40, moved=False) for kind in ("zhou", "ntk", "standard")}
-    first, middle, last = (weight for weight, _ in big["zhou"].unpack(big["zhou"].theta))
+    first, middle, last = (layer.weight for layer in big["zhou"].unpack(big["zhou"].theta))
     assert middle[:, :100, :100].var().item() == pytest.approx(4 / 200, rel=0.05)
     assert first[:, :100, :40].var().item() == pytest.approx(4 / 200, rel=0.05)
     assert last.var().item() == pytest.approx(2 / 200, rel=0.2)
     assert big["ntk"].theta.var().item() == pytest.approx(1, rel=0.05)
-    (first, bias), (middle, _), _ = big["standard"].unpack(big["standard"].theta)
+    (first, bias, _), (middle, *_), _ = big["standard"].unpack(big["standard"].theta)
     assert first.var().item() == pytest.approx(2 / 40, rel=0.05)
     assert middle.var().item() == pytest.approx(2 / 200, rel=0.05)
     assert (bias == 0).all()
@@ -144,7 +144,7 @@ def test_any_module_through_torch_func():
     user = ModuleNetwork(lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)), 2).double()
     user.initialise(Streams([0, 1], "algorithm"), 0)
     assert not torch.equal(user.theta[0], user.theta[1])
-    user.theta.copy_(torch.cat([part.flatten(1) for layer in net.unpack(net.theta) for part in layer], 1))
+    user.theta.copy_(torch.cat([part.flatten(1) for layer in net.unpack(net.theta) for part in layer[:2]], 1))
     x, signal = contexts(2), torch.ones(2, 7, dtype=torch.float64)
     torch.testing.assert_close(user(x), net(x))
     torch.testing.assert_close(user.features(x).square(), net.features(x).square() / net.scale**2)
