@@ -92,7 +92,9 @@ class Design(State, ABC):
     def width(self, g: Gradient) -> Tensor:
         """sqrt(g^T U^-1 g).    (R, n, p) -> (R, n)"""
         with torch.autocast(self.gain.device.type, enabled=False):
-            return self._finite(self.squared(g.double())).clamp_min(0.0).sqrt()
+            with torch.inference_mode():
+                squared = self.squared(g.double())
+            return self._finite(squared).clamp_min(0.0).sqrt()  # outside: an ordinary tensor
 
     @torch.no_grad()
     def covariance(self, g: Gradient, K: int) -> Tensor:
@@ -309,9 +311,16 @@ class Dual(Design):
 
     def _project(self, g: Gradient) -> Tensor:
         """L^-1 D^1/2 k, as rows.    (R, m, p) -> (R, m, n)"""
-        cross = g.gram(self.played()) * self.roots[:, None, : self.n]
-        bands = (slice(i, min(i + BAND, self.n)) for i in range(0, self.n, BAND))
-        return torch.cat([torch.bmm(cross[..., : b.stop], self.factor[:, b, : b.stop].mT) for b in bands], -1)
+        cross = self._cross(g)
+        parts = [torch.bmm(cross[..., : b.stop], self.factor[:, b, : b.stop].mT) for b in self._bands()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _cross(self, g: Gradient) -> Tensor:
+        """D^1/2 k, as rows.    (R, m, p) -> (R, m, n)"""
+        return g.gram(self.played()) * self.roots[:, None, : self.n]
+
+    def _bands(self) -> list[slice]:
+        return [slice(i, min(i + BAND, self.n)) for i in range(0, self.n, BAND)]
 
     def squared(self, g: Gradient) -> Tensor:
         squared = g.square()
@@ -335,24 +344,29 @@ class Dual(Design):
     def _append(self, g: Gradient, weight: Tensor, with_rows: Tensor | None = None) -> Tensor:
         """A row more, and its squared pivot (R,). `with_rows` (R, n): the kernel with all other rows counts as 0."""
         n, root = self.n, weight.sqrt()
-        corner = self.lam + weight * g.square().squeeze(1)
-        row = torch.zeros(self.replicas, 1, n, dtype=torch.float64, device=self.gain.device)
-        if n:
-            row = self._project(g) * root[:, None, None]
-            row = row if with_rows is None else row * with_rows.unsqueeze(1)
-            corner = (corner - row.square().sum((-1, -2))).clamp_min(self.lam)
-        pivot = corner.sqrt()
+        with torch.inference_mode():
+            corner = self.lam + weight * g.square().squeeze(1)
+            if n:
+                row, new = self._solve(self._cross(g), root[:, None, None], with_rows)
+                corner = (corner - row.square().sum((-1, -2))).clamp_min(self.lam)
+            pivot = corner.sqrt()
         self._keep(g)
         self.roots[:, n] = root
         self.factor[:, n, n] = pivot.reciprocal()
         if n:
-            new = torch.zeros_like(row)
-            for i in range(0, n, BAND):
-                end = min(i + BAND, n)
-                new[..., :end].baddbmm_(row[..., i:end], self.factor[:, i:end, :end], alpha=-1.0)
             self.factor[:, n, :n] = (new / pivot[:, None, None]).squeeze(1)
         self.n += 1
         return corner
+
+    def _solve(self, cross: Tensor, root: Tensor, with_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """r = L^-1 (root cross) and -L^-T r, as rows: a band serves both while it is in the cache.    (R, 1, n)"""
+        rows, new = [], torch.zeros_like(cross)
+        for b in self._bands():
+            band = self.factor[:, b, : b.stop]
+            row = torch.bmm(cross[..., : b.stop], band.mT) * root
+            rows.append(row if with_rows is None else row * with_rows[:, None, b])
+            new[..., : b.stop].baddbmm_(rows[-1], band, alpha=-1.0)
+        return torch.cat(rows, -1), new
 
     def _keep(self, g: Gradient) -> None:
         """Store the factors of a gradient in row n; the buffers are made when the first one shows their sizes."""

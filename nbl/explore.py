@@ -26,15 +26,14 @@ def tied(scores: Tensor) -> Tensor:
     return scores >= top[..., :1] - TIE * scale
 
 
-def share(scores: Tensor) -> Tensor:
-    """The chance of each arm when the best is played and ties are broken evenly.    (..., K) -> (..., K)"""
-    best = tied(scores).to(scores.dtype)
-    return best / best.sum(-1, keepdim=True)
+def share(best: Tensor, dtype: torch.dtype) -> Tensor:
+    """The chance of each arm when one that is `tied` for the best is played, each as often.    (..., K) -> (..., K)"""
+    return best / best.sum(-1, keepdim=True, dtype=dtype)
 
 
-def pick(scores: Tensor, u: Tensor) -> Tensor:
-    """The best arm, ties broken by `u`, uniform on (0, 1).    (..., K), (..., K) -> (...)"""
-    return torch.where(tied(scores), u, -1.0).argmax(-1)
+def pick(best: Tensor, u: Tensor) -> Tensor:
+    """One of those `tied` for the best, by `u`, uniform on (0, 1).    (..., K), (..., K) -> (...)"""
+    return torch.where(best, u, -1.0).argmax(-1)
 
 
 def in_turn(begun: int, q: int, K: int) -> Tensor:
@@ -50,7 +49,7 @@ def ensemble(f: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     R, q, M, K = f.shape
     member = (u * M).long()
     chosen = f.gather(2, member[..., None, None].expand(R, q, 1, K)).squeeze(2)
-    return chosen, share(f).mean(2), member
+    return chosen, share(tied(f), f.dtype).mean(2), member
 
 
 def perturbation(scatter: Tensor, noise: Tensor) -> Tensor:

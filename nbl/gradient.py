@@ -12,6 +12,7 @@ are sums of those of the parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -74,8 +75,10 @@ class Gradient:
     def square(self) -> Tensor:
         """Squared norms.    -> (R, n)"""
         if self.terms > 1:
-            return torch.stack([((a @ a.mT) * (d @ d.mT)).sum((-1, -2)) for a, d in self.layers]).sum(0)
-        return torch.stack([a.square().sum(-1) * d.square().sum(-1) for a, d in self.layers]).sum(0)
+            parts = [((a @ a.mT) * (d @ d.mT)).sum((-1, -2)) for a, d in self.layers]
+        else:
+            parts = [a.square().sum(-1) * d.square().sum(-1) for a, d in self.layers]
+        return reduce(torch.add, parts)
 
     def dense(self) -> Tensor:
         """Written out.    -> (R, n, p)"""
@@ -115,6 +118,8 @@ class Gradient:
 
     def point(self, index: int) -> Gradient:
         """The gradient at one point, as a set of one."""
+        if self.points == 1:
+            return self
         one = self.map(lambda x: x[:, index : index + 1])
         one.block = None if self.block is None else self.block[:, index : index + 1]
         return one

@@ -102,8 +102,7 @@ def check(reward: Tensor, weights: Sequence[Tensor], duel: bool, coin: str | Non
         raise NblError(
             f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."
         )
-    outside = (reward < 0) | (reward > 1)
-    if (duel or coin) and reward.device.type == "cpu" and bool(outside.any()):
+    if (duel or coin) and reward.device.type == "cpu" and bool((outside := (reward < 0) | (reward > 1)).any()):
         value, r = float(reward[outside][0]), int(outside.nonzero()[0, 0])
         if duel:
             raise NblError(f"observe: in a duel the feedback is 1 where the first arm won and 0 else, not {value:g}.")

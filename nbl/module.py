@@ -183,10 +183,11 @@ class BanditModule(L.LightningModule):
                 "causes: training diverged (lower `fit.lr`), or contexts and rewards are very large (scale them)."
             )
         ties = self.uniform("ties", (q, values.shape[-1])).to(values.dtype)
-        arms = explore.pick(values, ties)
+        best = explore.tied(values)
+        arms = explore.pick(best, ties)
         chance = None  # unknown where the rule draws and has no closed form, or a mask has changed it
         if exploit or not self.randomised:
-            chance = explore.share(values)
+            chance = explore.share(best, values.dtype)
         elif allowed is None:
             chance = s.propensity
         propensity = None if chance is None else chance.gather(-1, arms.unsqueeze(-1)).squeeze(-1)
@@ -246,13 +247,13 @@ class BanditModule(L.LightningModule):
         played = inputs.arms(arms.arms if isinstance(arms, Decision) else arms, (*shape, 2) if self.duel else shape, K)
         came = feedback.reward if isinstance(feedback, Feedback) else feedback
         reward = inputs.row(came, shape, "reward").to(x.dtype)
-        given = weight if isinstance(weight, tuple) else (1.0 if weight is None else weight,) * 2  # loss, design
+        given = weight if isinstance(weight, tuple) else (1.0 if weight is None else weight,)  # in loss and design
         weights = [inputs.row(w, shape, "weight", fill=True).to(x.dtype) for w in given]
         inputs.check(reward, weights, self.duel, type(self).__name__ if self.bernoulli else None)
         played, reward, *weights = (self._send(value) for value in (played, reward, *weights))
         self.decided = arms.extra if isinstance(arms, Decision) else {}
         try:
-            self.commit(x, played, reward, Weight(*weights))
+            self.commit(x, played, reward, Weight(weights[0], weights[-1]))
         finally:
             self.decided = {}
 

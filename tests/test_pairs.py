@@ -20,7 +20,7 @@ def round_(request):
 
 def best(scores):
     """The pair that would be played: no ties here."""
-    return divmod(int(explore.pick(scores.flatten(), torch.rand(scores.numel()).to(scores))), K)
+    return divmod(int(explore.pick(explore.tied(scores.flatten()), torch.rand(scores.numel()).to(scores))), K)
 
 
 def test_widths_are_norms_of_differences(round_):
@@ -78,5 +78,5 @@ def test_arms_that_tie_for_first_have_equal_chances():
     """Two best arms whose competitors are worth differently: each is first as often as it has best seconds."""
     mean = torch.tensor([1.0, 1.0, 0.0])
     second = torch.tensor([[0.0, 3.0, 1.0], [0.5, 0.0, 0.2], [9.0, 9.0, 9.0]])
-    chance = explore.share(pairs.asym(mean, second).flatten()).view(3, 3)
+    chance = explore.share(explore.tied(pairs.asym(mean, second).flatten()), mean.dtype).view(3, 3)
     assert chance[0, 1] == chance[1, 0] == 0.5

@@ -36,7 +36,7 @@ class EpsilonGreedy(NeuralBandit):
         coin, which = self.uniform("epsilon", (q, 2)).unbind(-1)
         explored = coin < self.epsilon
         random = one_hot((which * K).long(), K).to(mean.dtype)
-        propensity = self.epsilon / K + (1.0 - self.epsilon) * explore.share(mean)
+        propensity = self.epsilon / K + (1.0 - self.epsilon) * explore.share(explore.tied(mean), mean.dtype)
         return Score(torch.where(explored.unsqueeze(-1), random, mean), mean, None, propensity, {"explored": explored})
 
 

@@ -169,8 +169,9 @@ class GradientBandit(NeuralBandit):
     pending: Tensor
 
     def features(self, x: Tensor) -> Gradient:
-        """g(x) / sqrt(m).    (R, n, d) -> (R, n, p)"""
-        return self.net.features(x, self.net.theta0 if self.at_start else None, self.last_layer)
+        """g(x) / sqrt(m), to be read and not changed.    (R, n, d) -> (R, n, p)"""
+        with torch.inference_mode(self.net.closed):  # a quarter less overhead
+            return self.net.features(x, self.net.theta0 if self.at_start else None, self.last_layer)
 
     def played(self, x: Tensor) -> Gradient:
         """What U grows by: the features of an arm, in a duel their difference.    (R, n, d) or (R, n, 2 d)"""
@@ -181,14 +182,15 @@ class GradientBandit(NeuralBandit):
         x = contexts.flatten(1, 2)
         g = self.features(x)
         width, mean = self.design.width(g).to(x.dtype), self.net(x) if g.value is None else g.value
-        return mean.view(contexts.shape[:3]), width.view(contexts.shape[:3])
+        return mean.view(contexts.shape[:3]).clone(), width.view(contexts.shape[:3])
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         played = torch.cat([take(contexts, arms).flatten(2), weight.design.unsqueeze(-1)], -1)
         super().commit(contexts, arms, reward, weight)
-        self.pending = torch.cat([self.pending, played], 1)
-        if not self.grows_after_learning:
-            self._grow()
+        if self.grows_after_learning:
+            self.pending = torch.cat([self.pending, played], 1)
+        else:
+            self._add(played)
 
     def learn(self) -> None:
         super().learn()
@@ -200,9 +202,13 @@ class GradientBandit(NeuralBandit):
     def _grow(self) -> None:
         """U <- U + w g g^T / m for what is pending."""
         if self.pending.shape[1]:
-            x = self.pending[..., :-1]
-            self.design.update(self.played(x), self.weigh(x, self.pending[..., -1]))
+            self._add(self.pending)
             self.pending = self.pending[:, :0]
+
+    def _add(self, played: Tensor) -> None:
+        """(R, n, d + 1): contexts, and weights at their end"""
+        x = played[..., :-1]
+        self.design.update(self.played(x), self.weigh(x, played[..., -1]))
 
     def weigh(self, x: Tensor, given: Tensor) -> Tensor:
         """The weights w in U, from those given to `observe`.    (R, n, d), (R, n) -> (R, n)"""
