@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from nbl.blocks import own
 from nbl.gradient import Gradient
 from nbl.state import State
 from nbl.types import NblError
+from nbl.values import finite
 
 KINDS = ("auto", "dual", "full", "diagonal")
 BAND = 256  # rows of the Dual factor multiplied at a time: what is above the diagonal is left out band by band
@@ -82,7 +84,7 @@ class Design(State, ABC):
         lam_t I + sum w g g^T is (lam_t / lam) (lam I + sum w (lam / lam_t) g g^T). Costs O(p) for Diagonal, a new
         Cholesky factor, O(n^3), for Dual, and an inverse, O(p^3), for Full.
         """
-        with torch.autocast(self.gain.device.type, enabled=False):
+        with exact(self.gain):
             for name, new in self.scaled(torch.where(who, factor, 1.0).double()).items():
                 old: Tensor = getattr(self, name)
                 part = old[tuple(slice(0, s) for s in new.shape)]
@@ -91,19 +93,19 @@ class Design(State, ABC):
     @torch.no_grad()
     def width(self, g: Gradient) -> Tensor:
         """sqrt(g^T U^-1 g).    (R, n, p) -> (R, n)"""
-        with torch.autocast(self.gain.device.type, enabled=False):
+        with exact(self.gain):
             with torch.inference_mode():
-                squared = self.squared(g.double())
-            return self._finite(squared).clamp_min(0.0).sqrt()  # outside: an ordinary tensor
+                squared = self._finite(self.squared(g.double())).clamp_min_(0.0)
+            return squared.sqrt()  # outside: an ordinary tensor
 
     @torch.no_grad()
     def covariance(self, g: Gradient, K: int) -> Tensor:
         """g_k^T U^-1 g_l among each K points in turn: what widths of differences are made of.    -> (R, q, K, K)"""
-        with torch.autocast(self.gain.device.type, enabled=False):
+        with exact(self.gain):
             return self._finite(self.between(g.double(), K))
 
     def _finite(self, squared: Tensor) -> Tensor:
-        if squared.device.type == "cpu" and not bool(squared.isfinite().all()):
+        if squared.device.type == "cpu" and not finite(squared):
             bad = int((~squared.isfinite()).sum())
             raise DesignError(
                 f"width is not finite for {bad} of {squared.numel()} arms; lam is {self.lam:g}. Usual causes: the "
@@ -114,10 +116,10 @@ class Design(State, ABC):
     @torch.no_grad()
     def update(self, g: Gradient, weight: Tensor | None = None) -> None:
         """U <- U + sum weight g g^T, one gradient after another.    (R, n, p), (R, n)"""
-        with torch.autocast(self.gain.device.type, enabled=False):
-            g = g.double()
+        with exact(self.gain):
+            g, each = g.double(), None if weight is None else weight.double()
             for i in range(g.points):
-                self.add(g.point(i), torch.ones_like(self.gain) if weight is None else weight[:, i].double())
+                self.add(g.point(i), torch.ones_like(self.gain) if each is None else each[:, i])
 
     def logdet(self) -> Tensor:
         """log det U - log det lam I.    -> (R,)"""
@@ -127,6 +129,12 @@ class Design(State, ABC):
         """Follow a move to a device, never a change of precision."""
         moved: Self = super()._apply(lambda t: t.to(fn(t).device), recurse)  # type: ignore[no-untyped-call]
         return moved
+
+
+def exact(like: Tensor) -> AbstractContextManager[object]:
+    """No mixed precision."""
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _groups(x: Tensor, K: int) -> Tensor:
@@ -158,6 +166,8 @@ class Diagonal(Design):
             return (g.dense().square() / self.diagonal.unsqueeze(1)).sum(-1)
         total, at = torch.zeros((), dtype=torch.float64, device=self.gain.device), 0
         for layer, (a, d) in enumerate(g.layers):
+            if d is None:
+                d = a.new_ones(1, 1, 1).expand(*a.shape[:2], 1)
             o, i, blocks = d.shape[-1], a.shape[-1], g.blocks if g.block is not None and not layer else None
             size = o * i * (blocks or 1)
             inverse = self.diagonal[:, at : at + size].reciprocal()
@@ -306,18 +316,19 @@ class Dual(Design):
     def played(self) -> Gradient:
         """The gradients in U.    -> (R, n, p)"""
         names = [name for name in self._buffers if name.startswith("a_")]
-        pairs = [(getattr(self, a)[:, : self.n], getattr(self, "d" + a[1:])[:, : self.n]) for a in names]
-        return Gradient(pairs, self.block[:, : self.n] if "block" in self._buffers else None, self.blocks)
+        pairs = [(getattr(self, name)[:, : self.n], self._rows("d" + name[1:])) for name in names]
+        return Gradient(pairs, self._rows("block"), self.blocks)
 
-    def _project(self, g: Gradient) -> Tensor:
-        """L^-1 D^1/2 k, as rows.    (R, m, p) -> (R, m, n)"""
-        cross = self._cross(g)
-        parts = [torch.bmm(cross[..., : b.stop], self.factor[:, b, : b.stop].mT) for b in self._bands()]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+    def _rows(self, name: str) -> Tensor | None:
+        """What is in use of a buffer, where there is one."""
+        kept = self._buffers.get(name)
+        return None if kept is None else kept[:, : self.n]
 
-    def _cross(self, g: Gradient) -> Tensor:
-        """D^1/2 k, as rows.    (R, m, p) -> (R, m, n)"""
-        return g.gram(self.played()) * self.roots[:, None, : self.n]
+    def project(self, g: Gradient) -> Tensor:
+        """L^-1 D^1/2 k, as columns.    (R, m, p) -> (R, n, m)"""
+        cross = self.played().gram(g).mul_(self.roots[:, : self.n, None])
+        parts = [torch.bmm(self.factor[:, b, : b.stop], cross[:, : b.stop]) for b in self._bands()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def _bands(self) -> list[slice]:
         return [slice(i, min(i + BAND, self.n)) for i in range(0, self.n, BAND)]
@@ -325,7 +336,7 @@ class Dual(Design):
     def squared(self, g: Gradient) -> Tensor:
         squared = g.square()
         if self.n:
-            squared = squared - self._project(g).square().sum(-1)
+            squared = squared - self.project(g).square_().sum(1)
         return squared / self.lam
 
     def between(self, g: Gradient, K: int) -> Tensor:
@@ -333,7 +344,7 @@ class Dual(Design):
         apart = g.map(lambda x: _groups(x, K).flatten(0, 1))
         gram = apart.gram(apart).view(self.replicas, -1, K, K)
         if self.n:
-            z = _groups(self._project(g), K)
+            z = _groups(self.project(g).mT, K)
             gram = gram - z @ z.mT
         return gram / self.lam
 
@@ -345,47 +356,44 @@ class Dual(Design):
         """A row more, and its squared pivot (R,). `with_rows` (R, n): the kernel with all other rows counts as 0."""
         n, root = self.n, weight.sqrt()
         with torch.inference_mode():
-            corner = self.lam + weight * g.square().squeeze(1)
+            corner, new = self.lam + weight * g.square().squeeze(1), root.new_zeros(self.replicas, 1, 0)
             if n:
-                row, new = self._solve(self._cross(g), root[:, None, None], with_rows)
+                row, new = self._solve(g, root[:, None, None], with_rows)
                 corner = (corner - row.square().sum((-1, -2))).clamp_min(self.lam)
-            pivot = corner.sqrt()
+            new = torch.constant_pad_nd(new, (0, 1), 1.0) / corner.sqrt()[:, None, None]
         self._keep(g)
         self.roots[:, n] = root
-        self.factor[:, n, n] = pivot.reciprocal()
-        if n:
-            self.factor[:, n, :n] = (new / pivot[:, None, None]).squeeze(1)
+        self.factor[:, n, : n + 1] = new.squeeze(1)
         self.n += 1
         return corner
 
-    def _solve(self, cross: Tensor, root: Tensor, with_rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """r = L^-1 (root cross) and -L^-T r, as rows: a band serves both while it is in the cache.    (R, 1, n)"""
+    def _solve(self, g: Gradient, root: Tensor, with_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """r = L^-1 D^1/2 k root and -L^-T r, as rows: a band serves both while it is in the cache.    (R, 1, n)"""
+        cross = g.gram(self.played()).mul_(self.roots[:, None, : self.n]).mul_(root)
         rows, new = [], torch.zeros_like(cross)
         for b in self._bands():
             band = self.factor[:, b, : b.stop]
-            row = torch.bmm(cross[..., : b.stop], band.mT) * root
+            row = torch.bmm(cross[..., : b.stop], band.mT)
             rows.append(row if with_rows is None else row * with_rows[:, None, b])
             new[..., : b.stop].baddbmm_(rows[-1], band, alpha=-1.0)
-        return torch.cat(rows, -1), new
+        return rows[0] if len(rows) == 1 else torch.cat(rows, -1), new
 
     def _keep(self, g: Gradient) -> None:
-        """Store the factors of a gradient in row n; the buffers are made when the first one shows their sizes."""
-        for index, (a, d) in enumerate(g.layers):
-            for name, value in ((f"a_{index}", a), (f"d_{index}", d)):
-                if name not in self._buffers:
-                    empty = torch.zeros(self.replicas, 0, *value.shape[2:], dtype=torch.float64, device=value.device)
-                    self.register_buffer(name, empty)
+        """Store what a gradient is made of in row n; the buffers are made when the first one shows their sizes."""
+        parts = {
+            f"{name}_{layer}": part
+            for layer, pair in enumerate(g.layers)
+            for name, part in zip("ad", pair, strict=True)
+        }
+        parts["block"], self.blocks = g.block, g.blocks
+        there = {name: part for name, part in parts.items() if part is not None}
+        for name, part in there.items():
+            if name not in self._buffers:
+                self.register_buffer(name, part.new_zeros(self.replicas, 0, *part.shape[2:]))
                 self.growing[name] = (1,)
-        if g.block is not None:
-            if "block" not in self._buffers:
-                self.register_buffer("block", torch.zeros(self.replicas, 0, dtype=torch.int64, device=g.block.device))
-            self.growing["block"], self.blocks = (1,), g.blocks
         self.reserve(1)
-        for index, (a, d) in enumerate(g.layers):
-            getattr(self, f"a_{index}")[:, self.n] = a[:, 0]
-            getattr(self, f"d_{index}")[:, self.n] = d[:, 0]
-        if g.block is not None:
-            self.block[:, self.n] = g.block[:, 0]
+        for name, part in there.items():
+            getattr(self, name)[:, self.n] = part[:, 0]
 
     def scaled(self, factor: Tensor) -> dict[str, Tensor]:
         n = self.n

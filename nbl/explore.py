@@ -21,9 +21,8 @@ def thompson(mean: Tensor, width: Tensor, nu: float | Tensor, noise: Tensor) -> 
 
 def tied(scores: Tensor) -> Tensor:
     """Which arms are as good as the best, up to rounding; -inf marks a forbidden one.    (..., K) -> (..., K)"""
-    top = scores.topk(min(2, scores.shape[-1]), -1).values  # a terrible arm must not set the scale
-    scale = top.masked_fill(top.isinf(), 0.0).abs().amax(-1, keepdim=True)
-    return scores >= top[..., :1] - TIE * scale
+    top = scores.amax(-1, keepdim=True)
+    return scores >= torch.minimum(top * (1.0 - TIE), top * (1.0 + TIE))
 
 
 def share(best: Tensor, dtype: torch.dtype) -> Tensor:
@@ -33,7 +32,7 @@ def share(best: Tensor, dtype: torch.dtype) -> Tensor:
 
 def pick(best: Tensor, u: Tensor) -> Tensor:
     """One of those `tied` for the best, by `u`, uniform on (0, 1).    (..., K), (..., K) -> (...)"""
-    return torch.where(best, u, -1.0).argmax(-1)
+    return (best * u).argmax(-1)
 
 
 def in_turn(begun: int, q: int, K: int) -> Tensor:

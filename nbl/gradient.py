@@ -20,29 +20,29 @@ from torch.nn.functional import one_hot
 
 from nbl.blocks import split
 
+Pair = tuple[Tensor, Tensor | None]
+
 
 class Gradient:
-    """Gradients at n points, (R, n, p), as one pair (a, d) a layer.
+    """Gradients at n points, (R, n, p), as what each layer's is made of.
 
     Args:
         layers: pairs of inputs a (R, n, i) and signals d (R, n, o); a layer's gradient is the o x i matrix d a^T.
-            A vector that is not an outer product is the pair (vector, ones). Sums of s outer products have an axis of
-            length s before the last one: (R, n, s, i) and (R, n, s, o).
+            A vector written out, such as the gradient of a layer with one output, is the pair (vector, None). Sums of s
+            outer products have an axis of length s before the last one: (R, n, s, i) and (R, n, s, o).
         block: k (R, n) where contexts are disjoint: the first layer's gradient lies in block k of `blocks`, zeros in
             the others, and so is orthogonal to that of a point in another block. Not for sums.
         blocks: K.
     """
 
-    def __init__(
-        self, layers: Sequence[tuple[Tensor, Tensor]], block: Tensor | None = None, blocks: int | None = None
-    ) -> None:
+    def __init__(self, layers: Sequence[Pair], block: Tensor | None = None, blocks: int | None = None) -> None:
         self.layers, self.block, self.blocks = tuple(layers), block, blocks if block is not None else None
         self.value: Tensor | None = None  # f(x) at the same points and weights, where it came along    (R, n)
 
     @classmethod
     def explicit(cls, vectors: Tensor, block: Tensor | None = None, blocks: int | None = None) -> Gradient:
         """From vectors written out, or from what is in their block.    (R, n, p)"""
-        return cls([(vectors, vectors.new_ones(1, 1, 1).expand(*vectors.shape[:2], 1))], block, blocks)
+        return cls([(vectors, None)], block, blocks)
 
     @classmethod
     def of_rows(cls, rows: Tensor, blocks: int | None) -> Gradient:
@@ -52,7 +52,7 @@ class Gradient:
     @property
     def size(self) -> int:
         """p, the length of a gradient."""
-        sizes = [a.shape[-1] * d.shape[-1] for a, d in self.layers]
+        sizes = [a.shape[-1] * (1 if d is None else d.shape[-1]) for a, d in self.layers]
         return sum(sizes) + sizes[0] * ((self.blocks or 1) - 1)
 
     @property
@@ -62,12 +62,12 @@ class Gradient:
 
     def gram(self, other: Gradient) -> Tensor:
         """Inner products.    (R, n, p) x (R, n', p) -> (R, n, n')"""
-        (first, *others), (its, *theirs) = self._flat().layers, other._flat().layers
-        found = _product(first, its)
+        ((a, d), *others), ((b, e), *theirs) = self._flat().layers, other._flat().layers
+        found = _product(a, d, b, e)
         if self.block is not None and other.block is not None:
             found *= self.block.unsqueeze(-1) == other.block.unsqueeze(-2)
-        for mine, yours in zip(others, theirs, strict=True):
-            found += _product(mine, yours)
+        for (a, d), (b, e) in zip(others, theirs, strict=True):
+            found = found.baddbmm_(a, b.mT) if d is None else found.add_(_product(a, d, b, e))
         if self.terms * other.terms == 1:
             return found
         return found.view(-1, self.points, self.terms, other.points, other.terms).sum((2, 4))
@@ -75,26 +75,24 @@ class Gradient:
     def square(self) -> Tensor:
         """Squared norms.    -> (R, n)"""
         if self.terms > 1:
-            parts = [((a @ a.mT) * (d @ d.mT)).sum((-1, -2)) for a, d in self.layers]
-        else:
-            parts = [a.square().sum(-1) * d.square().sum(-1) for a, d in self.layers]
-        return reduce(torch.add, parts)
+            return reduce(torch.add, [_product(a, d, a, d).sum((-1, -2)) for a, d in self.layers])
+        return reduce(torch.add, [_norm(a) if d is None else _norm(a).mul_(_norm(d)) for a, d in self.layers])
 
     def dense(self) -> Tensor:
         """Written out.    -> (R, n, p)"""
         if self.terms > 1:
-            return torch.cat([(d.mT @ a).flatten(2) for a, d in self.layers], -1)
-        parts = [(d.unsqueeze(-1) * a.unsqueeze(-2)).flatten(2) for a, d in self.layers]
+            return torch.cat([a.sum(2) if d is None else (d.mT @ a).flatten(2) for a, d in self.layers], -1)
+        parts = [a if d is None else (d.unsqueeze(-1) * a.unsqueeze(-2)).flatten(2) for a, d in self.layers]
         if self.block is not None:
             assert self.blocks is not None
             member = one_hot(self.block, self.blocks).to(parts[0].dtype)
             parts[0] = (member.unsqueeze(-1) * parts[0].unsqueeze(-2)).flatten(2)
-        return torch.cat(parts, -1)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def differences(self) -> Gradient:
         """First minus second of each two points.    (R, 2 n, p) -> (R, n, p)"""
         halves = self.map(lambda x: x.reshape(len(x), -1, 2, x.shape[-1]))
-        return Gradient([(a, torch.stack([d[:, :, 0], -d[:, :, 1]], 2)) for a, d in halves.layers])
+        return Gradient([(_minus(a), None) if d is None else (a, _minus(d)) for a, d in halves.layers])
 
     @property
     def terms(self) -> int:
@@ -108,10 +106,11 @@ class Gradient:
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Gradient:
         """The same function on every factor: a change of type."""
-        return Gradient([(f(a), f(d)) for a, d in self.layers], self.block, self.blocks)
+        return Gradient([(f(a), None if d is None else f(d)) for a, d in self.layers], self.block, self.blocks)
 
     def scaled(self, factor: float) -> Gradient:
-        return Gradient([(a, d * factor) for a, d in self.layers], self.block, self.blocks)
+        layers: list[Pair] = [(a * factor, None) if d is None else (a, d * factor) for a, d in self.layers]
+        return Gradient(layers, self.block, self.blocks)
 
     def double(self) -> Gradient:
         return self.map(Tensor.double)
@@ -125,9 +124,16 @@ class Gradient:
         return one
 
 
-def _product(mine: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
-    """(a . a') (d . d') of a layer, in as few passes over the n x n' results as there are products."""
-    (a, d), (b, e) = mine, other
-    if d.shape[-1] == 1:  # an output layer, or vectors written out
-        return ((a * d) @ b.mT).mul_(e.mT)
-    return (a @ b.mT).mul_(d @ e.mT)
+def _product(a: Tensor, d: Tensor | None, b: Tensor, e: Tensor | None) -> Tensor:
+    """(a . a') (d . d') of a layer.    (..., n, i), (..., n, o), (..., n', i), (..., n', o) -> (..., n, n')"""
+    found = a @ b.mT
+    return found if d is None or e is None else found.mul_(d @ e.mT)
+
+
+def _norm(a: Tensor) -> Tensor:
+    return a.square().sum(-1)
+
+
+def _minus(x: Tensor) -> Tensor:
+    """(R, n, 2, i), the second negated"""
+    return torch.stack([x[:, :, 0], -x[:, :, 1]], 2)

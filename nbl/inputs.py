@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nbl.types import NblError
-from nbl.values import as_numbers
+from nbl.values import as_numbers, finite
 
 
 def contexts(
@@ -40,19 +40,20 @@ def contexts(
     else:
         raise NblError(f"{verb}: {x.shape[0]} sets of arms for {replicas} replicas; give one each, or one for all.")
     raw, x = x, x.to(dtype)
-    if x.device.type == "cpu" and not bool(x.isfinite().all()):
+    if x.device.type == "cpu" and not finite(x):
         r, q, k, d = (~x.isfinite()).nonzero()[0].tolist()
         raise NblError(
             f"{verb}: contexts hold {float(raw[r, q, k, d])} at replica {r}, arm {k}, feature {d}"
             + (f" of question {q}" if x.shape[1] > 1 else "")
             + ". Clean or impute the features first."
         )
-    k = x[..., -1]
-    if blocks is not None and x.device.type == "cpu" and bool(((k < 0) | (k >= blocks) | (k != k.round())).any()):
-        raise NblError(
-            f"{verb}: the last number of a context is its block, 0 to {blocks - 1}; here they go from "
-            f"{float(k.min()):g} to {float(k.max()):g}."
-        )
+    if blocks is not None and x.device.type == "cpu":
+        k = x[..., -1]
+        if not torch.equal(k, k.round().clamp(0, blocks - 1)):
+            raise NblError(
+                f"{verb}: the last number of a context is its block, 0 to {blocks - 1}; here they go from "
+                f"{float(k.min()):g} to {float(k.max()):g}."
+            )
     return x
 
 
@@ -89,15 +90,14 @@ def arms(given: Any, shape: tuple[int, ...], K: int) -> Tensor:
     if found.is_floating_point() or found.dtype == torch.bool:
         raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {found.dtype}.")
     played = row(found, shape, "arms").to(torch.int64)
-    outside = (played < 0) | (played >= K)
-    if played.device.type == "cpu" and bool(outside.any()):
-        raise NblError(f"observe: arm {int(played[outside][0])} is not one of 0 to {K - 1}.")
+    if played.device.type == "cpu" and not torch.equal(played, inside := played.clamp(0, K - 1)):
+        raise NblError(f"observe: arm {int(played[played != inside][0])} is not one of 0 to {K - 1}.")
     return played
 
 
 def check(reward: Tensor, weights: Sequence[Tensor], duel: bool, coin: str | None) -> None:
     """Finite rewards, from 0 to 1 in a duel and for a `coin`, the algorithm whose likelihood is one's; weights >= 0."""
-    if reward.device.type == "cpu" and not bool(reward.isfinite().all()):
+    if reward.device.type == "cpu" and not finite(reward):
         r = int((~reward.isfinite()).nonzero()[0, 0])
         raise NblError(
             f"observe: reward of replica {r} is {float(reward[~reward.isfinite()][0])}. Drop or repair it first."

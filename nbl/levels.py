@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from nbl.design import Dual
+from nbl.design import Dual, exact
 from nbl.gradient import Gradient
 
 
@@ -36,7 +36,7 @@ class Held(Dual):
         squared = g.square()
         if self.n:
             known = torch.arange(self.n, device=self.seen.device) < self.seen.unsqueeze(1)
-            squared = squared - (self._project(g).square() * known.unsqueeze(1)).sum(-1)
+            squared = squared - (self.project(g).square() * known.unsqueeze(-1)).sum(1)
         return squared / self.lam
 
     def reset(self) -> None:
@@ -65,7 +65,7 @@ class Levels(Dual):
         squared = g.square().unsqueeze(1).expand(-1, self.levels, -1)
         if self.n:
             member = one_hot(self.labels[:, : self.n], self.levels + 1)[..., :-1].double()  # (R, played, levels)
-            squared = squared - torch.bmm(self._project(g).square(), member).mT
+            squared = squared - torch.bmm(member.mT, self.project(g).square())
         return squared / self.lam
 
     def put(self, g: Gradient, weight: Tensor, level: Tensor) -> None:
@@ -73,7 +73,7 @@ class Levels(Dual):
 
         Level `levels` is none of them: a point that is kept in no matrix, with weight 0.
         """
-        with torch.no_grad(), torch.autocast(self.gain.device.type, enabled=False):
+        with torch.no_grad(), exact(self.gain):
             g = g.double()
             for i in range(g.points):
                 own = level[:, i : i + 1]

@@ -164,7 +164,7 @@ def minimise(
         terms = x * (weight * loss.derivative(z, won)).unsqueeze(-1)
         gradient = terms.sum(1) + ridge * (theta - centre)
         scale = terms.abs().sum(1) + ridge * (theta.abs() + centre.abs())
-        moving = (gradient.abs() > 1e-12 * scale).any(-1)
+        moving = ~(gradient.abs() <= 1e-12 * scale).all(-1)  # true of a NaN
         if not bool(moving.any()):
             break
         curved = x * (weight * loss.curvature(z, won)).unsqueeze(-1)

@@ -28,7 +28,7 @@ from nbl.rng import Streams
 from nbl.shards import Members
 from nbl.state import take_shapes
 from nbl.types import Decision, Feedback, NblError, Weights
-from nbl.values import plain, simple, whole
+from nbl.values import known, plain, simple, whole
 
 
 class Weight(NamedTuple):
@@ -177,7 +177,7 @@ class BanditModule(L.LightningModule):
         s = self.score(x) if allowed is None else self.score_among(x, allowed)
         ranked = self.rank(s, exploit, allowed)
         values = ranked.flatten(2)
-        if values.device.type == "cpu" and any(v is not None and bool(v.isnan().any()) for v in (values, s.mean)):
+        if values.device.type == "cpu" and not (known(values) and (s.mean is None or known(s.mean))):
             raise NblError(
                 f"act: {type(self).__name__}'s score of an arm is not a number in round {self.round + 1}. Usual "
                 "causes: training diverged (lower `fit.lr`), or contexts and rewards are very large (scale them)."
@@ -185,20 +185,19 @@ class BanditModule(L.LightningModule):
         ties = self.uniform("ties", (q, values.shape[-1])).to(values.dtype)
         best = explore.tied(values)
         arms = explore.pick(best, ties)
-        chance = None  # unknown where the rule draws and has no closed form, or a mask has changed it
+        propensity = None  # unknown where the rule draws and has no closed form, or a mask has changed it
         if exploit or not self.randomised:
-            chance = explore.share(best, values.dtype)
-        elif allowed is None:
-            chance = s.propensity
-        propensity = None if chance is None else chance.gather(-1, arms.unsqueeze(-1)).squeeze(-1)
-        ids = (self.round << 20) + torch.arange(R * q, device=x.device)
+            propensity = best.sum(-1, dtype=values.dtype).reciprocal()
+        elif allowed is None and s.propensity is not None:
+            propensity = s.propensity.gather(-1, arms.unsqueeze(-1)).squeeze(-1)
+        first = self.round << 20
         return Decision(
             arms=(torch.stack([arms // K, arms % K], -1) if self.duel else arms).flatten(0, 1),
             scores=(ranked if self.duel else s.score).flatten(0, 1),
             means=None if s.mean is None else s.mean.flatten(0, 1),
             widths=None if s.width is None else s.width.flatten(0, 1),
             propensities=None if propensity is None else propensity.flatten(),
-            ids=ids,
+            ids=torch.arange(first, first + R * q, device=x.device),
             extra={name: value.flatten() for name, value in s.extra.items()},
         )
 
@@ -247,10 +246,11 @@ class BanditModule(L.LightningModule):
         played = inputs.arms(arms.arms if isinstance(arms, Decision) else arms, (*shape, 2) if self.duel else shape, K)
         came = feedback.reward if isinstance(feedback, Feedback) else feedback
         reward = inputs.row(came, shape, "reward").to(x.dtype)
-        given = weight if isinstance(weight, tuple) else (1.0 if weight is None else weight,)  # in loss and design
+        given = weight if isinstance(weight, tuple) else () if weight is None else (weight,)  # in loss and design
         weights = [inputs.row(w, shape, "weight", fill=True).to(x.dtype) for w in given]
         inputs.check(reward, weights, self.duel, type(self).__name__ if self.bernoulli else None)
         played, reward, *weights = (self._send(value) for value in (played, reward, *weights))
+        weights = weights or [torch.ones_like(reward)]
         self.decided = arms.extra if isinstance(arms, Decision) else {}
         try:
             self.commit(x, played, reward, Weight(weights[0], weights[-1]))

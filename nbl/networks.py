@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from nbl.blocks import Blocks, split
-from nbl.gradient import Gradient
+from nbl.gradient import Gradient, Pair
 from nbl.history import one_by_one
 from nbl.rng import Streams
 from nbl.types import NblError
@@ -81,6 +81,15 @@ class Network(nn.Module, ABC):
         self.replicas, self.members, self.size = replicas, members, size
         self.theta = nn.Parameter(torch.zeros(replicas * members, size), requires_grad=False)
         self.register_buffer("theta0", torch.zeros(replicas * members, size))
+        self._unpacked: tuple[int, Weights] | None = None
+
+    @property
+    def weights(self) -> Weights:
+        """theta unpacked: the views are made once, and again when theta has moved."""
+        place = self.theta.data_ptr()
+        if self._unpacked is None or self._unpacked[0] != place:
+            self._unpacked = place, self.unpack(self.theta)
+        return self._unpacked[1]
 
     @abstractmethod
     def unpack(self, theta: Tensor) -> Weights:
@@ -121,7 +130,7 @@ class Network(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """f(x; theta).    (R, n, d) -> (R, n), or (R, M, n) in an ensemble"""
         x = self.prepare(self.spread(x))
-        out = self.evaluate(self.unpack(self.theta), x)[0]
+        out = self.evaluate(self.weights, x)[0]
         if self.centered:
             out = out - self.evaluate(self.unpack(self.theta0), x)[0]
         return out if self.members == 1 else out.view(self.replicas, self.members, -1)
@@ -201,9 +210,9 @@ class MLP(Network):
         if self.blocks:
             x, k = split(x)
         x = torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
-        if many and k is None:
+        if k is None or self.blocks is None:
             return self._with_one(x)
-        return x if k is None or self.blocks is None else Blocks(x, k, self.blocks, 1 + (self.kind == "zhou"), many)
+        return Blocks(x, k, self.blocks, 1 + (self.kind == "zhou"), many)
 
     def unpack(self, theta: Tensor) -> Weights:
         """A layer is a matrix (out, in + bias): the bias is its last column."""
@@ -284,25 +293,24 @@ class MLP(Network):
                 bias.copy_(back.sum(1))
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
-        weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
+        here = theta is None and self.members == 1
+        weights = self.weights if here else self.unpack((self.theta if theta is None else theta)[:: self.members])
         out, kept = self.evaluate(weights, self.prepare(x))
-        ones = torch.ones_like(out)
-        if last_layer:  # its signal does not depend on x
-            return Gradient([(self._with_one(kept[-1]), ones.unsqueeze(-1) * self.gains[-1])]).scaled(self.scale)
-        signals = self.signals(weights, kept, ones)
+        last = self._with_one(kept[-1]) * (self.gains[-1] * self.scale)  # the signal of the output does not depend on x
+        if last_layer:
+            return Gradient.explicit(last)
+        signals = self.signals(weights, kept, torch.full_like(out, self.scale))
         first, block = kept[0], None
-        rest = [(self._with_one(a), d) for a, d in zip(kept[2::2], signals[1:], strict=True)]
+        pairs: list[Pair] = [(first, signals[0])]
         if isinstance(first, Blocks):  # the biases are not in a block
-            block, pairs = first.k, [(first.rows, signals[0])]
-            pairs += [(torch.ones_like(first.rows[..., :1]), signals[0])] if self.bias else []
-        else:
-            pairs = [(self._with_one(first), signals[0])]
-        found = Gradient([*pairs, *rest], block, self.blocks).scaled(self.scale)
-        found.value = out if theta is None and self.members == 1 and not self.centered else None
+            block, pairs = first.k, [(first.rows, signals[0]), *([(signals[0], None)] if self.bias else [])]
+        inner = [(self._with_one(a), d) for a, d in zip(kept[2:-1:2], signals[1:-1], strict=True)]
+        found = Gradient([*pairs, *inner, (last, None)], block, self.blocks)
+        found.value = out if here and not self.centered else None
         return found
 
     def _with_one(self, a: Tensor) -> Tensor:
-        return torch.cat([a, torch.ones_like(a[..., :1])], -1) if self.bias else a
+        return torch.constant_pad_nd(a, (0, 1), 1.0) if self.bias else a
 
 
 _where_positive = torch.ops.aten.threshold_backward.grad_input

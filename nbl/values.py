@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral
 from typing import Any
 
@@ -48,3 +49,13 @@ def as_numbers(value: Any, what: str) -> Tensor:
     if tensor.is_complex():
         raise NblError(f"{what}: complex numbers have no order; give real ones.")
     return tensor
+
+
+def finite(x: Tensor) -> bool:
+    """Whether all numbers are: their sum is the quick way to see it, unless it overflows."""
+    return math.isfinite(x.sum().item()) or bool(x.isfinite().all())
+
+
+def known(x: Tensor) -> bool:
+    """Whether none is a NaN, in the same way."""
+    return not math.isnan(x.sum().item()) or not bool(x.isnan().any())

@@ -65,3 +65,11 @@ def test_the_minimum_is_exact_and_replicas_do_not_meet(g):
 def test_an_unknown_link_is_named():
     with pytest.raises(NblError, match="btl, thurstone"):
         link("probit")
+
+
+def test_an_estimate_that_is_not_finite_is_an_error_with_a_cure():
+    """x.theta is infinity less infinity."""
+    x = torch.tensor([[[1e308, -1e308]]], dtype=torch.float64)
+    one, start = torch.ones(1, 1), torch.full((1, 2), 10.0)
+    with pytest.raises(NblError, match="scale"):
+        minimise(Duels(link("btl")), x, one, one, 1.0, start, start)

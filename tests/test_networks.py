@@ -33,7 +33,7 @@ def contexts(replicas=3, n=7, dim=5):
 
 def written_out(net, theta, x):
     """One network, as its definition reads: the reference for everything in this file."""
-    h = net.prepare(x)
+    h = net.prepare(x)[..., : net.shapes[0][1]]  # without the 1 that a bias is multiplied with
     for layer, ((weight, bias, _), gain) in enumerate(zip(net.unpack(theta[None]), net.gains, strict=True), 1):
         h = gain * (h @ weight[0].T + (0.0 if bias is None else bias[0]))
         if layer < net.depth:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from nbl import explore, ntk
-from nbl.design import Dual
+from nbl.design import Dual, exact
 from nbl.gradient import Gradient
 from nbl.history import take
 from nbl.module import BanditModule, Score, Weight
@@ -69,7 +69,7 @@ class Points(Gradient):
     """Points as features in the kernel's space: never written out, their inner products are the kernel."""
 
     def __init__(self, x: Tensor, k: Kernel) -> None:
-        super().__init__([(x, x.new_ones(1, 1, 1).expand(*x.shape[:2], 1))])
+        super().__init__([(x, None)])
         self.k = k
 
     def gram(self, other: Gradient) -> Tensor:
@@ -86,14 +86,18 @@ class Points(Gradient):
 class Ridge(Dual):
     """Kernel ridge regression: the Dual confidence matrix, and beside it L^-1 D^1/2 y, which grows with it."""
 
-    def __init__(self, replicas: int, lam: float) -> None:
+    def __init__(self, replicas: int, lam: float, k: Kernel) -> None:
         super().__init__(replicas, 0, lam)
+        self.k = k
         self.register_buffer("targets", torch.zeros(replicas, 0, dtype=torch.float64))  # D^1/2 y
         self.register_buffer("whitened", torch.zeros(replicas, 0, dtype=torch.float64))  # L^-1 D^1/2 y
         self.growing.update(targets=(1,), whitened=(1,))
 
     targets: Tensor
     whitened: Tensor
+
+    def played(self) -> Points:
+        return Points(super().played().layers[0][0], self.k)
 
     @torch.no_grad()
     def tell(self, g: Gradient, y: Tensor, weight: Tensor) -> None:
@@ -106,12 +110,12 @@ class Ridge(Dual):
 
     @torch.no_grad()
     def estimate(self, g: Gradient) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, width, and L^-1 D^1/2 k (in rows), from which covariances are made.    (R, m, p)"""
-        with torch.autocast(self.gain.device.type, enabled=False):
+        """Mean, width, and L^-1 D^1/2 k (in columns), from which covariances are made.    (R, m, p)"""
+        with exact(self.gain):
             g = g.double()
-            z = self._project(g) if self.n else self.factor.new_zeros(self.replicas, g.points, 0)  # (R, m, n)
-            mean = torch.bmm(z, self.whitened[:, : self.n].unsqueeze(-1)).squeeze(-1)
-            return mean, ((g.square() - z.square().sum(-1)).clamp_min(0.0) / self.lam).sqrt(), z
+            z = self.project(g) if self.n else self.factor.new_zeros(self.replicas, 0, g.points)  # (R, n, m)
+            mean = torch.bmm(self.whitened[:, None, : self.n], z).squeeze(1)
+            return mean, ((g.square() - z.square().sum(1)).clamp_min(0.0) / self.lam).sqrt(), z
 
 
 class KernelBandit(BanditModule):
@@ -141,7 +145,7 @@ class KernelBandit(BanditModule):
         if keep is not None and not whole(keep, 1):
             raise NblError(f"{type(self).__name__}(keep={keep!r}): need a whole number, or None for all.")
         self.k, self.nu, self.lam, self.keep = build(kernel), float(nu), float(lam), keep
-        self.design = Ridge(self.replicas, lam)
+        self.design = Ridge(self.replicas, lam, self.k)
         self.design.most = min((n for n in (keep, self.horizon) if n is not None), default=None)
 
     def points(self, x: Tensor) -> Points:
@@ -182,7 +186,7 @@ class KernelTS(KernelBandit):
     def score(self, contexts: Tensor) -> Score:
         R, q, K, _ = contexts.shape
         mean, width, z = self.design.estimate(self.points(contexts.flatten(1, 2)))
-        x, z = contexts.double(), z.view(R, q, K, -1)
+        x, z = contexts.double(), z.mT.reshape(R, q, K, -1)
         values, vectors = torch.linalg.eigh(self.k(x, x) - z @ z.mT)  # lam sigma(x, x')        (R, q, K, K)
         noise = self.normal("thompson", (q, K)).double()  # one draw a question
         spread = torch.einsum("rqij,rqj->rqi", vectors, values.clamp_min(0.0).sqrt() * noise)

@@ -185,12 +185,12 @@ class GradientBandit(NeuralBandit):
         return mean.view(contexts.shape[:3]).clone(), width.view(contexts.shape[:3])
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
-        played = torch.cat([take(contexts, arms).flatten(2), weight.design.unsqueeze(-1)], -1)
         super().commit(contexts, arms, reward, weight)
+        x = take(contexts, arms).flatten(2)
         if self.grows_after_learning:
-            self.pending = torch.cat([self.pending, played], 1)
+            self.pending = torch.cat([self.pending, torch.cat([x, weight.design.unsqueeze(-1)], -1)], 1)
         else:
-            self._add(played)
+            self._add(x, weight.design)
 
     def learn(self) -> None:
         super().learn()
@@ -202,13 +202,12 @@ class GradientBandit(NeuralBandit):
     def _grow(self) -> None:
         """U <- U + w g g^T / m for what is pending."""
         if self.pending.shape[1]:
-            self._add(self.pending)
+            self._add(self.pending[..., :-1], self.pending[..., -1])
             self.pending = self.pending[:, :0]
 
-    def _add(self, played: Tensor) -> None:
-        """(R, n, d + 1): contexts, and weights at their end"""
-        x = played[..., :-1]
-        self.design.update(self.played(x), self.weigh(x, played[..., -1]))
+    def _add(self, x: Tensor, given: Tensor) -> None:
+        """Played in the duel's or the arm's contexts, and weights as given to `observe`.    (R, n, d), (R, n)"""
+        self.design.update(self.played(x), self.weigh(x, given))
 
     def weigh(self, x: Tensor, given: Tensor) -> Tensor:
         """The weights w in U, from those given to `observe`.    (R, n, d), (R, n) -> (R, n)"""

@@ -1,6 +1,5 @@
 """G-optimal designs: the Kiefer-Wolfowitz bound, an independent solver, and rounding that keeps its totals."""
 
-
 import pytest
 import torch
 
