@@ -29,7 +29,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from nbl.blocks import own
-from nbl.gradient import Gradient
+from nbl.gradient import Gradient, length2
 from nbl.state import State
 from nbl.types import NblError
 from nbl.values import finite
@@ -293,6 +293,11 @@ def matrix(replicas: int, size: int, lam: float, blocks: int | None) -> Full | B
     return Full(replicas, size, lam) if blocks is None else Blockwise(replicas, size, lam, blocks)
 
 
+def _bands(n: int) -> list[slice]:
+    """Rows of the factor that are multiplied together; one of none, where there are none."""
+    return [slice(i, min(i + BAND, n)) for i in range(0, max(n, 1), BAND)]
+
+
 class Dual(Design):
     """The kernel of what was played, as the inverse of its Cholesky factor, which grows by a row a round.
 
@@ -327,11 +332,8 @@ class Dual(Design):
     def project(self, g: Gradient) -> Tensor:
         """L^-1 D^1/2 k, as columns.    (R, m, p) -> (R, n, m)"""
         cross = self.played().gram(g).mul_(self.roots[:, : self.n, None])
-        parts = [torch.bmm(self.factor[:, b, : b.stop], cross[:, : b.stop]) for b in self._bands()]
+        parts = [torch.bmm(self.factor[:, b, : b.stop], cross[:, : b.stop]) for b in _bands(self.n)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-    def _bands(self) -> list[slice]:
-        return [slice(i, min(i + BAND, self.n)) for i in range(0, self.n, BAND)]
 
     def squared(self, g: Gradient) -> Tensor:
         squared = g.square()
@@ -350,50 +352,43 @@ class Dual(Design):
 
     def add(self, g: Gradient, weight: Tensor) -> None:
         corner = self._append(g, weight)
-        self.gain += corner.log() - math.log(self.lam)
+        self.gain.add_(corner.log() - math.log(self.lam))
 
     def _append(self, g: Gradient, weight: Tensor, with_rows: Tensor | None = None) -> Tensor:
         """A row more, and its squared pivot (R,). `with_rows` (R, n): the kernel with all other rows counts as 0."""
-        n, root = self.n, weight.sqrt()
+        n, root = self.n, weight.sqrt().unsqueeze(1)
+        self._keep(g, root)
         with torch.inference_mode():
-            corner, new = self.lam + weight * g.square().squeeze(1), root.new_zeros(self.replicas, 1, 0)
-            if n:
-                row, new = self._solve(g, root[:, None, None], with_rows)
-                corner = (corner - row.square().sum((-1, -2))).clamp_min(self.lam)
-            new = torch.constant_pad_nd(new, (0, 1), 1.0) / corner.sqrt()[:, None, None]
-        self._keep(g)
-        self.roots[:, n] = root
-        self.factor[:, n, : n + 1] = new.squeeze(1)
-        self.n += 1
-        return corner
+            cross = g.gram(self.played()).squeeze(1).mul_(self.roots[:, : n + 1]).mul_(root)  # its own norm at the end
+            row, new = self._solve(cross[:, None, :n], with_rows)
+            corner = (self.lam + cross[:, n:] - length2(row)).clamp_min_(self.lam)
+            self.factor[:, n, : n + 1] = torch.constant_pad_nd(new.squeeze(1), (0, 1), 1.0).div_(corner.sqrt())
+        return corner.squeeze(1)
 
-    def _solve(self, g: Gradient, root: Tensor, with_rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """r = L^-1 D^1/2 k root and -L^-T r, as rows: a band serves both while it is in the cache.    (R, 1, n)"""
-        cross = g.gram(self.played()).mul_(self.roots[:, None, : self.n]).mul_(root)
+    def _solve(self, cross: Tensor, with_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """r = L^-1 cross and -L^-T r, as rows: a band of L^-1 serves both while it is in the cache.    (R, 1, n)"""
         rows, new = [], torch.zeros_like(cross)
-        for b in self._bands():
+        for b in _bands(cross.shape[-1]):
             band = self.factor[:, b, : b.stop]
             row = torch.bmm(cross[..., : b.stop], band.mT)
             rows.append(row if with_rows is None else row * with_rows[:, None, b])
             new[..., : b.stop].baddbmm_(rows[-1], band, alpha=-1.0)
         return rows[0] if len(rows) == 1 else torch.cat(rows, -1), new
 
-    def _keep(self, g: Gradient) -> None:
-        """Store what a gradient is made of in row n; the buffers are made when the first one shows their sizes."""
-        parts = {
-            f"{name}_{layer}": part
-            for layer, pair in enumerate(g.layers)
-            for name, part in zip("ad", pair, strict=True)
-        }
-        parts["block"], self.blocks = g.block, g.blocks
-        there = {name: part for name, part in parts.items() if part is not None}
-        for name, part in there.items():
-            if name not in self._buffers:
+    def _keep(self, g: Gradient, root: Tensor) -> None:
+        """Store what a gradient is made of, and sqrt(w); the buffers are made when the first one shows their sizes."""
+        parts: dict[str, Tensor | None] = {"roots": root, "block": g.block}
+        parts |= {f"a_{layer}": a for layer, (a, _) in enumerate(g.layers)}
+        parts |= {f"d_{layer}": d for layer, (_, d) in enumerate(g.layers)}
+        for name, part in parts.items():
+            if part is not None and name not in self._buffers:
                 self.register_buffer(name, part.new_zeros(self.replicas, 0, *part.shape[2:]))
-                self.growing[name] = (1,)
+                self.growing[name], self.blocks = (1,), g.blocks
         self.reserve(1)
-        for name, part in there.items():
-            getattr(self, name)[:, self.n] = part[:, 0]
+        for name, part in parts.items():
+            if part is not None:
+                getattr(self, name)[:, self.n] = part[:, 0]
+        self.n += 1
 
     def scaled(self, factor: Tensor) -> dict[str, Tensor]:
         n = self.n

@@ -75,8 +75,9 @@ class Gradient:
     def square(self) -> Tensor:
         """Squared norms.    -> (R, n)"""
         if self.terms > 1:
-            return reduce(torch.add, [_product(a, d, a, d).sum((-1, -2)) for a, d in self.layers])
-        return reduce(torch.add, [_norm(a) if d is None else _norm(a).mul_(_norm(d)) for a, d in self.layers])
+            parts = [a @ a.mT if d is None else (a @ a.mT) * (d @ d.mT) for a, d in self.layers]
+            return reduce(torch.add, [part.sum((-1, -2)) for part in parts])
+        return reduce(torch.add, [length2(a) if d is None else length2(a) * length2(d) for a, d in self.layers])
 
     def dense(self) -> Tensor:
         """Written out.    -> (R, n, p)"""
@@ -124,14 +125,16 @@ class Gradient:
         return one
 
 
+def length2(x: Tensor) -> Tensor:
+    """Squared lengths.    (..., i) -> (...)"""
+    found: Tensor = torch.linalg.vecdot(x, x)
+    return found
+
+
 def _product(a: Tensor, d: Tensor | None, b: Tensor, e: Tensor | None) -> Tensor:
-    """(a . a') (d . d') of a layer.    (..., n, i), (..., n, o), (..., n', i), (..., n', o) -> (..., n, n')"""
-    found = a @ b.mT
-    return found if d is None or e is None else found.mul_(d @ e.mT)
-
-
-def _norm(a: Tensor) -> Tensor:
-    return a.square().sum(-1)
+    """(a . a') (d . d') of a layer.    (R, n, i), (R, n, o), (R, n', i), (R, n', o) -> (R, n, n')"""
+    found = torch.bmm(a, b.mT)
+    return found if d is None or e is None else found.mul_(torch.bmm(d, e.mT))
 
 
 def _minus(x: Tensor) -> Tensor:

@@ -182,9 +182,8 @@ class BanditModule(L.LightningModule):
                 f"act: {type(self).__name__}'s score of an arm is not a number in round {self.round + 1}. Usual "
                 "causes: training diverged (lower `fit.lr`), or contexts and rewards are very large (scale them)."
             )
-        ties = self.uniform("ties", (q, values.shape[-1])).to(values.dtype)
         best = explore.tied(values)
-        arms = explore.pick(best, ties)
+        arms = explore.pick(best, self.uniform("ties", (q, values.shape[-1])))
         propensity = None  # unknown where the rule draws and has no closed form, or a mask has changed it
         if exploit or not self.randomised:
             propensity = best.sum(-1, dtype=values.dtype).reciprocal()
@@ -251,11 +250,11 @@ class BanditModule(L.LightningModule):
         inputs.check(reward, weights, self.duel, type(self).__name__ if self.bernoulli else None)
         played, reward, *weights = (self._send(value) for value in (played, reward, *weights))
         weights = weights or [torch.ones_like(reward)]
-        self.decided = arms.extra if isinstance(arms, Decision) else {}
+        self.decided.update(arms.extra if isinstance(arms, Decision) else {})
         try:
             self.commit(x, played, reward, Weight(weights[0], weights[-1]))
         finally:
-            self.decided = {}
+            self.decided.clear()
 
     def skip(self) -> None:
         """Close the round with nothing observed: the feedback comes later, or never."""

@@ -28,7 +28,8 @@ class State(nn.Module):
     def reserve(self, rows: int) -> None:
         """Make room for `rows` more, at least doubling: a row appended costs O(1) copies on average."""
         for name, axes in self.growing.items():
-            old: Tensor = getattr(self, name)
+            old = self._buffers[name]
+            assert old is not None
             if old.shape[axes[0]] >= self.n + rows:
                 continue
             shape = list(old.shape)
