@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from nbl.blocks import split
+from nbl.types import NblError
 
 Pair = tuple[Tensor, Tensor | None]
 
@@ -68,7 +69,7 @@ class Gradient:
         if self.block is not None and other.block is not None:
             found *= self.block.unsqueeze(-1) == other.block.unsqueeze(-2)
         for (a, d), (b, e) in zip(others, theirs, strict=True):
-            found = found.baddbmm_(a, b.mT) if d is None else found.add_(_product(a, d, b, e))
+            found = found.baddbmm_(a, b.mT) if d is e is None else found.add_(_product(a, d, b, e))
         if self.terms * other.terms == 1:
             return found
         return found.view(-1, self.points, self.terms, other.points, other.terms).sum((2, 4))
@@ -143,7 +144,11 @@ def length2(x: Tensor) -> Tensor:
 def _product(a: Tensor, d: Tensor | None, b: Tensor, e: Tensor | None) -> Tensor:
     """(a . a') (d . d') of a layer.    (R, n, i), (R, n, o), (R, n', i), (R, n', o) -> (R, n, n')"""
     found = torch.bmm(a, b.mT)
-    return found if d is None or e is None else found.mul_(torch.bmm(d, e.mT))
+    if d is None or e is None:
+        if d is not e:
+            raise NblError("gradients of two makes: this checkpoint is of an older nbl, whose runs cannot be resumed.")
+        return found
+    return found.mul_(torch.bmm(d, e.mT))
 
 
 def _minus(x: Tensor) -> Tensor:

@@ -273,7 +273,7 @@ class MLP(Network):
     def _derivative(self, back: Tensor, rectified: Tensor) -> Tensor:
         """back * sigma_s'(z), from max(0, z). Overwrites `back`."""
         if self.power == 1:  # one pass over memory, and no new pages: back * (rectified > 0) takes many times as long
-            masked: Tensor = _where_positive(back, rectified, 0.0, grad_input=back)
+            masked: Tensor = where_positive(back, rectified, 0.0, grad_input=back)
             return masked
         if self.power == 2:
             return back * rectified * 2.0
@@ -313,7 +313,7 @@ class MLP(Network):
         return torch.constant_pad_nd(a, (0, 1), 1.0) if self.bias else a
 
 
-_where_positive = torch.ops.aten.threshold_backward.grad_input
+where_positive = torch.ops.aten.threshold_backward.grad_input
 
 
 def _outer(back: Tensor, x: Tensor) -> Tensor:

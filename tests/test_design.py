@@ -233,3 +233,12 @@ def test_a_ridge_that_moves_is_a_rescaled_matrix(kind):
         torch.testing.assert_close(moved.logdet(), fresh.logdet())
         for design in (moved, fresh):
             design.update(Gradient.explicit(g[:, None]), torch.ones(R, 1))
+
+
+def test_a_factor_of_another_make_is_refused():
+    """Checkpoints once kept a vector as an outer product with ones: read as a vector it would be another matrix."""
+    design, g = Dual(R, P, LAM), Gradient.explicit(vectors(1))
+    design.update(g)
+    design.register_buffer("d_0", torch.ones(R, 16, 1, dtype=torch.float64))
+    with pytest.raises(NblError, match="older"):
+        design.width(g)

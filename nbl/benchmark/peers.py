@@ -21,7 +21,10 @@ from nbl.benchmark.measure import Job, Player, Row, back_all, in_turn
 from nbl.benchmark.problems import ADAM, neural
 from nbl.run import hush
 
-ABSENT = "calvera is not installed: pip install 'nbl[bench]' (it brings torchvision and torchaudio), or calvera alone."
+ABSENT = (
+    "calvera is not installed: pip install --no-deps calvera==1.0.2, or 'nbl[bench]' where there is a torchvision for "
+    "this build of torch: one for another build breaks torchmetrics."
+)
 
 
 def calvera(
