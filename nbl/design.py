@@ -139,7 +139,7 @@ def exact(like: Tensor) -> AbstractContextManager[object]:
 
 def _groups(x: Tensor, K: int) -> Tensor:
     """K rows in turn.    (R, q K, p) -> (R, q, K, p)"""
-    return torch.unflatten(x, 1, (-1, K))
+    return x.reshape(len(x), -1, K, x.shape[-1])
 
 
 def root(matrix: Tensor, lam: float) -> Tensor:
@@ -294,13 +294,8 @@ def matrix(replicas: int, size: int, lam: float, blocks: int | None) -> Full | B
 
 
 def _bands(n: int) -> list[slice]:
-    """Rows of the factor that are multiplied together."""
-    return [slice(i, min(i + BAND, n)) for i in range(0, n, BAND)]
-
-
-def _times(rows: Tensor, columns: Tensor) -> Tensor:
-    """One column is multiplied from the other side: two thirds of the time.    (R, i, j), (R, j, m) -> (R, i, m)"""
-    return torch.bmm(columns.mT, rows.mT).mT if columns.shape[-1] == 1 else torch.bmm(rows, columns)
+    """Rows of the factor that are multiplied together; one of none, where there are none."""
+    return [slice(i, min(i + BAND, n)) for i in range(0, max(n, 1), BAND)]
 
 
 class Dual(Design):
@@ -317,7 +312,6 @@ class Dual(Design):
     def __init__(self, replicas: int, size: int, lam: float) -> None:
         super().__init__(replicas, size, lam)
         self.n, self.growing = 0, {"roots": (1,), "factor": (1, 2)}
-        self.last: tuple[Gradient, Tensor, Tensor] | None = None  # what `project` was asked last, and its answer
         self.register_buffer("roots", torch.zeros(replicas, 0, dtype=torch.float64))  # sqrt(w_i)
         self.register_buffer("factor", torch.zeros(replicas, 0, 0, dtype=torch.float64))  # L^-1
 
@@ -335,29 +329,26 @@ class Dual(Design):
         kept = self._buffers.get(name)
         return None if kept is None else kept[:, : self.n]
 
-    def project(self, g: Gradient) -> tuple[Tensor, Tensor]:
-        """z = L^-1 D^1/2 k, in columns, and g.g; what was found for an act serves its arm.    -> (R, n, m), (R, m)"""
-        if g.source is not None and self.last is not None and g.source[0] is self.last[0]:
-            (_, z, norm), (_, index) = self.last, g.source
-            return z.gather(2, index.unsqueeze(1).expand(-1, self.n, -1)), norm.gather(1, index)
-        z, norm = self.factor.new_zeros(self.replicas, 0, g.points), g.square()
-        if self.n:
-            cross = self.played().gram(g).mul_(self.roots[:, : self.n, None])
-            parts = [_times(self.factor[:, b, : b.stop], cross[:, : b.stop]) for b in _bands(self.n)]
-            z = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        self.last = g, z, norm
-        return z, norm
+    def project(self, g: Gradient) -> Tensor:
+        """L^-1 D^1/2 k, as columns.    (R, m, p) -> (R, n, m)"""
+        cross = self.played().gram(g).mul_(self.roots[:, : self.n, None])
+        parts = [torch.bmm(self.factor[:, b, : b.stop], cross[:, : b.stop]) for b in _bands(self.n)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def squared(self, g: Gradient) -> Tensor:
-        z, norm = self.project(g)
-        return (norm - z.square().sum(1)) / self.lam
+        squared = g.square()
+        if self.n:
+            squared = squared - self.project(g).square_().sum(1)
+        return squared / self.lam
 
     def between(self, g: Gradient, K: int) -> Tensor:
         """K projections, not K^2: a difference's is the difference of theirs."""
         apart = g.map(lambda x: _groups(x, K).flatten(0, 1))
         gram = apart.gram(apart).view(self.replicas, -1, K, K)
-        z = _groups(self.project(g)[0].mT, K)
-        return (gram - z @ z.mT) / self.lam
+        if self.n:
+            z = _groups(self.project(g).mT, K)
+            gram = gram - z @ z.mT
+        return gram / self.lam
 
     def add(self, g: Gradient, weight: Tensor) -> None:
         corner = self._append(g, weight)
@@ -366,18 +357,23 @@ class Dual(Design):
     def _append(self, g: Gradient, weight: Tensor, with_rows: Tensor | None = None) -> Tensor:
         """A row more, and its squared pivot (R,). `with_rows` (R, n): the kernel with all other rows counts as 0."""
         n, root = self.n, weight.sqrt().unsqueeze(1)
-        with torch.inference_mode():
-            z, norm = self.project(g)
-            row = z.squeeze(-1) * root  # the new row of L
-            row = row if with_rows is None else row * with_rows
-            corner = (self.lam + norm * weight.unsqueeze(1) - length2(row).unsqueeze(1)).clamp_min_(self.lam)
-            new = torch.zeros_like(row).unsqueeze(1)  # - row L^-1
-            for b in _bands(n):
-                new[..., : b.stop].baddbmm_(row[:, None, b], self.factor[:, b, : b.stop], alpha=-1.0)
-            new = torch.constant_pad_nd(new.squeeze(1), (0, 1), 1.0).div_(corner.sqrt())
         self._keep(g, root)
-        self.factor[:, n, : n + 1] = new
+        with torch.inference_mode():
+            cross = g.gram(self.played()).squeeze(1).mul_(self.roots[:, : n + 1]).mul_(root)  # its own norm at the end
+            row, new = self._solve(cross[:, None, :n], with_rows)
+            corner = (self.lam + cross[:, n:] - length2(row)).clamp_min_(self.lam)
+            self.factor[:, n, : n + 1] = torch.constant_pad_nd(new.squeeze(1), (0, 1), 1.0).div_(corner.sqrt())
         return corner.squeeze(1)
+
+    def _solve(self, cross: Tensor, with_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """r = L^-1 cross and -L^-T r, as rows: a band of L^-1 serves both while it is in the cache.    (R, 1, n)"""
+        rows, new = [], torch.zeros_like(cross)
+        for b in _bands(cross.shape[-1]):
+            band = self.factor[:, b, : b.stop]
+            row = torch.bmm(cross[..., : b.stop], band.mT)
+            rows.append(row if with_rows is None else row * with_rows[:, None, b])
+            new[..., : b.stop].baddbmm_(rows[-1], band, alpha=-1.0)
+        return rows[0] if len(rows) == 1 else torch.cat(rows, -1), new
 
     def _keep(self, g: Gradient, root: Tensor) -> None:
         """Store what a gradient is made of, and sqrt(w); the buffers are made when the first one shows their sizes."""
@@ -392,10 +388,10 @@ class Dual(Design):
         for name, part in parts.items():
             if part is not None:
                 getattr(self, name)[:, self.n] = part[:, 0]
-        self.n, self.last = self.n + 1, None
+        self.n += 1
 
     def scaled(self, factor: Tensor) -> dict[str, Tensor]:
-        n, self.last = self.n, None
+        n = self.n
         if not n:
             return {}
         roots = self.roots[:, :n] * factor.sqrt()[:, None]
@@ -406,12 +402,11 @@ class Dual(Design):
         return {"roots": roots, "factor": torch.linalg.solve_triangular(lower, eye, upper=False), "gain": gain}
 
     def reset(self) -> None:
-        self.n, self.last = 0, None
+        self.n = 0
         self.gain.zero_()
 
     def set_extra_state(self, state: dict[str, int]) -> None:
         super().set_extra_state(state)
-        self.last = None
         self.growing.update({name: (1,) for name in self._buffers if name == "block" or name[:2] in ("a_", "d_")})
 
     def full(self) -> Full:

@@ -39,7 +39,6 @@ class Gradient:
     def __init__(self, layers: Sequence[Pair], block: Tensor | None = None, blocks: int | None = None) -> None:
         self.layers, self.block, self.blocks = tuple(layers), block, blocks if block is not None else None
         self.value: Tensor | None = None  # f(x) at the same points and weights, where it came along    (R, n)
-        self.source: tuple[Gradient, Tensor] | None = None  # whose points these are, and which    (R, n)
 
     @classmethod
     def explicit(cls, vectors: Tensor, block: Tensor | None = None, blocks: int | None = None) -> Gradient:
@@ -116,15 +115,7 @@ class Gradient:
         return Gradient(layers, self.block, self.blocks)
 
     def double(self) -> Gradient:
-        return self if self.layers[0][0].dtype == torch.float64 else self.map(Tensor.double)
-
-    def at(self, index: Tensor) -> Gradient:
-        """The gradients at some of the points.    (R, m) -> (R, m, p)"""
-        rows = index.unsqueeze(-1)
-        found = self.map(lambda x: x.gather(1, rows.expand(-1, -1, x.shape[-1])))
-        found.block = None if self.block is None else self.block.gather(1, index)
-        found.source = self, index
-        return found
+        return self.map(Tensor.double)
 
     def point(self, index: int) -> Gradient:
         """The gradient at one point, as a set of one."""

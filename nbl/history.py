@@ -54,6 +54,10 @@ class History(State):
         self.weights[..., rows] = weights
         self.n += q
 
+    def newest(self, q: int) -> Tensor:
+        """What was played in the last q observations, a view.    -> (R, q, d)"""
+        return self.inputs[:, self.n - q : self.n]
+
     def data(self) -> Data:
         inputs, targets, weights = self.inputs[:, : self.n], self.targets[..., : self.n], self.weights[..., : self.n]
         return Data(inputs, targets, weights, targets.new_zeros(targets.shape[:2]))

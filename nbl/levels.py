@@ -33,9 +33,11 @@ class Held(Dual):
         self.seen.copy_(everything if who is None else torch.where(who, everything, self.seen))
 
     def squared(self, g: Gradient) -> Tensor:
-        z, norm = self.project(g)
-        known = torch.arange(self.n, device=self.seen.device) < self.seen.unsqueeze(1)
-        return (norm - (z.square() * known.unsqueeze(-1)).sum(1)) / self.lam
+        squared = g.square()
+        if self.n:
+            known = torch.arange(self.n, device=self.seen.device) < self.seen.unsqueeze(1)
+            squared = squared - (self.project(g).square() * known.unsqueeze(-1)).sum(1)
+        return squared / self.lam
 
     def reset(self) -> None:
         super().reset()
@@ -60,9 +62,11 @@ class Levels(Dual):
 
     def squared(self, g: Gradient) -> Tensor:
         """g^T U_l^-1 g of each level.    (R, n, p) -> (R, levels, n)"""
-        z, norm = self.project(g)
-        member = one_hot(self.labels[:, : self.n], self.levels + 1)[..., :-1].double()  # (R, played, levels)
-        return (norm.unsqueeze(1) - torch.bmm(member.mT, z.square())) / self.lam
+        squared = g.square().unsqueeze(1).expand(-1, self.levels, -1)
+        if self.n:
+            member = one_hot(self.labels[:, : self.n], self.levels + 1)[..., :-1].double()  # (R, played, levels)
+            squared = squared - torch.bmm(member.mT, self.project(g).square())
+        return squared / self.lam
 
     def put(self, g: Gradient, weight: Tensor, level: Tensor) -> None:
         """U_l <- U_l + weight g g^T for n points, each in its level.    (R, n, p), (R, n), (R, n)

@@ -246,6 +246,8 @@ class BanditModule(L.LightningModule):
         came = feedback.reward if isinstance(feedback, Feedback) else feedback
         reward = inputs.row(came, shape, "reward").to(x.dtype)
         given = weight if isinstance(weight, tuple) else () if weight is None else (weight,)  # in loss and design
+        if isinstance(weight, tuple) and len(weight) != 2:
+            raise NblError(f"observe: weight is a tuple of {len(weight)}; need two, for the loss and for the matrix.")
         weights = [inputs.row(w, shape, "weight", fill=True).to(x.dtype) for w in given]
         inputs.check(reward, weights, self.duel, type(self).__name__ if self.bernoulli else None)
         played, reward, *weights = (self._send(value) for value in (played, reward, *weights))

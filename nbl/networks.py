@@ -81,15 +81,6 @@ class Network(nn.Module, ABC):
         self.replicas, self.members, self.size = replicas, members, size
         self.theta = nn.Parameter(torch.zeros(replicas * members, size), requires_grad=False)
         self.register_buffer("theta0", torch.zeros(replicas * members, size))
-        self._unpacked: tuple[int, Weights] | None = None
-
-    @property
-    def weights(self) -> Weights:
-        """theta unpacked: the views are made once, and again when theta has moved."""
-        place = self.theta.data_ptr()
-        if self._unpacked is None or self._unpacked[0] != place:
-            self._unpacked = place, self.unpack(self.theta)
-        return self._unpacked[1]
 
     @abstractmethod
     def unpack(self, theta: Tensor) -> Weights:
@@ -130,7 +121,7 @@ class Network(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """f(x; theta).    (R, n, d) -> (R, n), or (R, M, n) in an ensemble"""
         x = self.prepare(self.spread(x))
-        out = self.evaluate(self.weights, x)[0]
+        out = self.evaluate(self.unpack(self.theta), x)[0]
         if self.centered:
             out = out - self.evaluate(self.unpack(self.theta0), x)[0]
         return out if self.members == 1 else out.view(self.replicas, self.members, -1)
@@ -293,8 +284,7 @@ class MLP(Network):
                 bias.copy_(back.sum(1))
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
-        here = theta is None and self.members == 1
-        weights = self.weights if here else self.unpack((self.theta if theta is None else theta)[:: self.members])
+        weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
         out, kept = self.evaluate(weights, self.prepare(x))
         last = self._with_one(kept[-1]) * (self.gains[-1] * self.scale)  # the signal of the output does not depend on x
         if last_layer:
@@ -306,7 +296,7 @@ class MLP(Network):
             block, pairs = first.k, [(first.rows, signals[0]), *([(signals[0], None)] if self.bias else [])]
         inner = [(self._with_one(a), d) for a, d in zip(kept[2:-1:2], signals[1:-1], strict=True)]
         found = Gradient([*pairs, *inner, (last, None)], block, self.blocks)
-        found.value = out if here and not self.centered else None
+        found.value = out if theta is None and self.members == 1 and not self.centered else None
         return found
 
     def _with_one(self, a: Tensor) -> Tensor:

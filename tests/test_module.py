@@ -307,3 +307,25 @@ def test_data_kept_over_a_restart_have_their_gradients_at_the_new_weights(design
     width = torch.einsum("rnp,rpq,rnq->rn", g, torch.linalg.inv(U), g).sqrt()
     torch.testing.assert_close(module.design.width(module.features(data.inputs)), width)
     assert data.weights.sum(1).tolist() == [6.0] * R
+
+
+@pytest.mark.parametrize("kind", [NeuralUCB, NeuralTS])
+def test_what_is_observed_does_not_depend_on_what_was_asked(kind):
+    """To the last bit, in float32: a policy that is asked before it is told, about the same arms and about others."""
+    asked, told = (kind(D, replicas=R, net={"width": 6}, fit={"steps": 2}) for _ in range(2))
+    for t in range(1, 9):
+        contexts = environment().contexts(t)
+        asked.act(contexts)
+        asked.act(environment().contexts(t + 50), exploit=True)
+        for policy in (asked, told):
+            policy.observe(contexts, torch.tensor([0, 1, t % K]), torch.ones(R))
+            policy.learn()
+    assert same(snapshot(asked), snapshot(told))
+
+
+@pytest.mark.parametrize("weight", [(), (1.0,), (1.0, 2.0, 3.0)])
+def test_weights_are_one_or_two(weight):
+    policy = LinUCB(D)
+    with pytest.raises(NblError, match="need two"):
+        policy.observe(environment(1).contexts(1), 0, 1.0, weight)
+    assert policy.round == 0

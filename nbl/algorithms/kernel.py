@@ -113,9 +113,9 @@ class Ridge(Dual):
         """Mean, width, and L^-1 D^1/2 k (in columns), from which covariances are made.    (R, m, p)"""
         with exact(self.gain):
             g = g.double()
-            z, norm = self.project(g)  # (R, n, m), (R, m)
+            z = self.project(g) if self.n else self.factor.new_zeros(self.replicas, 0, g.points)  # (R, n, m)
             mean = torch.bmm(self.whitened[:, None, : self.n], z).squeeze(1)
-            return mean, ((norm - z.square().sum(1)).clamp_min(0.0) / self.lam).sqrt(), z
+            return mean, ((g.square() - z.square().sum(1)).clamp_min(0.0) / self.lam).sqrt(), z
 
 
 class KernelBandit(BanditModule):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,14 +132,6 @@ class NeuralBandit(BanditModule):
         return {"fit/loss": self.team.join(self.fit.last, self.members, 1).mean(-1)}
 
 
-class Seen(NamedTuple):
-    """What `act` was asked last, with which weights, and the features it found."""
-
-    contexts: Tensor
-    version: int
-    g: Gradient
-
-
 class GradientBandit(NeuralBandit):
     """A neural bandit whose confidence is a linear model's on the network's gradient: U = lam I + sum g g^T / m.
 
@@ -150,7 +142,6 @@ class GradientBandit(NeuralBandit):
         gradient_at: `now` takes gradients at the current weights, `start` at theta_0.
     """
 
-    seen: Seen | None = None
     grows_after_learning = False  # U gets g at theta_{t-1}, before training; True: at theta_t, after it
 
     def __init__(
@@ -190,29 +181,16 @@ class GradientBandit(NeuralBandit):
         """f(x; theta) and ||g(x)/sqrt(m)||_{U^-1}.    (R, q, K, d) -> (R, q, K) twice"""
         x = contexts.flatten(1, 2)
         g = self.features(x)
-        value, g = g.value, g.double()
-        if self.net.closed and not self.grows_after_learning:
-            self.seen = Seen(contexts.clone(), self.net.theta._version, g)
-        width, mean = self.design.width(g).to(x.dtype), self.net(x) if value is None else value
+        width, mean = self.design.width(g).to(x.dtype), self.net(x) if g.value is None else g.value
         return mean.view(contexts.shape[:3]).clone(), width.view(contexts.shape[:3])
-
-    def recall(self, contexts: Tensor, arms: Tensor) -> Gradient | None:
-        """The features of what is played, where `act` has just looked at the same contexts with the same weights."""
-        seen = self.seen
-        if seen is None or contexts.device.type != "cpu" or seen.version != self.net.theta._version:
-            return None
-        if not torch.equal(contexts, seen.contexts):
-            return None
-        q, K = contexts.shape[1:3]
-        return seen.g.at(arms if q == 1 else arms + K * torch.arange(q))
 
     def commit(self, contexts: Tensor, arms: Tensor, reward: Tensor, weight: Weight) -> None:
         super().commit(contexts, arms, reward, weight)
-        x = take(contexts, arms).flatten(2)
+        x = self.history.newest(arms.shape[1]) if isinstance(self.history, History) else take(contexts, arms)
         if self.grows_after_learning:
             self.pending = torch.cat([self.pending, torch.cat([x, weight.design.unsqueeze(-1)], -1)], 1)
         else:
-            self._add(x, weight.design, self.recall(contexts, arms))
+            self._add(x, weight.design)
 
     def learn(self) -> None:
         super().learn()
@@ -227,9 +205,9 @@ class GradientBandit(NeuralBandit):
             self._add(self.pending[..., :-1], self.pending[..., -1])
             self.pending = self.pending[:, :0]
 
-    def _add(self, x: Tensor, given: Tensor, g: Gradient | None = None) -> None:
-        """What was played, the weights given to `observe`, and what U grows by.    (R, n, d), (R, n), (R, n, p)"""
-        self.design.update(self.played(x) if g is None else g, self.weigh(x, given))
+    def _add(self, x: Tensor, given: Tensor) -> None:
+        """Played in the duel's or the arm's contexts, and weights as given to `observe`.    (R, n, d), (R, n)"""
+        self.design.update(self.played(x), self.weigh(x, given))
 
     def weigh(self, x: Tensor, given: Tensor) -> Tensor:
         """The weights w in U, from those given to `observe`.    (R, n, d), (R, n) -> (R, n)"""
