@@ -134,12 +134,10 @@ def length2(x: Tensor) -> Tensor:
 
 def _product(a: Tensor, d: Tensor | None, b: Tensor, e: Tensor | None) -> Tensor:
     """(a . a') (d . d') of a layer.    (R, n, i), (R, n, o), (R, n', i), (R, n', o) -> (R, n, n')"""
+    if (d is None) != (e is None):
+        raise NblError("gradients of two makes: this checkpoint is of an older nbl, whose runs cannot be resumed.")
     found = torch.bmm(a, b.mT)
-    if d is None or e is None:
-        if d is not e:
-            raise NblError("gradients of two makes: this checkpoint is of an older nbl, whose runs cannot be resumed.")
-        return found
-    return found.mul_(torch.bmm(d, e.mT))
+    return found if d is None or e is None else found.mul_(torch.bmm(d, e.mT))
 
 
 def _minus(x: Tensor) -> Tensor:

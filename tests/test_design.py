@@ -239,6 +239,7 @@ def test_a_factor_of_another_make_is_refused():
     """Checkpoints once kept a vector as an outer product with ones: read as a vector it would be another matrix."""
     design, g = Dual(R, P, LAM), Gradient.explicit(vectors(1))
     design.update(g)
+    design.register_buffer("a_0", torch.ones(R, 16, P + 1, dtype=torch.float64))
     design.register_buffer("d_0", torch.ones(R, 16, 1, dtype=torch.float64))
     with pytest.raises(NblError, match="older"):
         design.width(g)
