@@ -1,7 +1,8 @@
-"""Disjoint contexts, (0, .., x, .., 0) with x in block k of K, kept as what they are made of: x, and the number k.
+"""What goes into a layer: points written out, or disjoint contexts, kept as what they are made of.
 
-A context is then d + 1 numbers, k the last of them, instead of K d. A first layer reads its block and nothing else,
-and the inner product of two contexts is [k = k'] x.x'. All of it equals what the written-out vectors give.
+A disjoint context is (0, .., x, .., 0) with x in block k of K: d + 1 numbers, k the last of them, instead of K d. A
+first layer reads its block and nothing else, and the inner product of two contexts is [k = k'] x.x'. All of it equals
+what the written-out vectors give.
 """
 
 from __future__ import annotations
@@ -34,6 +35,28 @@ def own(every: Tensor, k: Tensor) -> Tensor:
     return every.gather(1, index).squeeze(1)
 
 
+class Points:
+    """The inputs of a layer, written out.
+
+    Products run fastest along memory: where a layer is evaluated many times, its inputs are kept in both orders.
+
+    Args:
+        rows: (B, n, i)
+        columns: the same as (B, i, n).
+    """
+
+    def __init__(self, rows: Tensor, columns: Tensor) -> None:
+        self.rows, self.columns = rows, columns
+
+    def times(self, weight: Tensor, last: bool) -> Tensor:
+        """W x, a point a column; in memory a point is a row, but in the last hidden layer.    (B, m, i) -> (B, m, n)"""
+        return torch.bmm(weight, self.columns) if last else torch.bmm(self.rows, weight.mT).mT
+
+    def outer(self, signal: Tensor) -> Tensor:
+        """sum_n d_n x_n^T.    (B, m, n) -> (B, m, i)"""
+        return torch.bmm(signal, self.rows)
+
+
 class Blocks:
     """The inputs of a first layer: rows x (B, n, h d) and their blocks k (B, n).
 
@@ -57,19 +80,19 @@ class Blocks:
             self.slot = k.unsqueeze(-1) * self.most + place  # (B, n, 1)
             self.sorted = self.sort(rows)
 
-    def times(self, weight: Tensor) -> Tensor:
-        """x W_k^T.    (B, m, h K d) -> (B, n, m)"""
+    def times(self, weight: Tensor, last: bool = True) -> Tensor:
+        """W_k x, a point a column, which in memory is a row.    (B, m, h K d) -> (B, m, n)"""
         parts = (
             torch.unflatten(weight, -1, (self.copies, self.count, -1)).permute(0, 3, 1, 2, 4).flatten(3)
         )  # (B, K, m, h d)
         if not self.many:
-            return own(torch.matmul(self.rows.unsqueeze(1), parts.mT), self.k)
+            return own(torch.matmul(self.rows.unsqueeze(1), parts.mT), self.k).mT
         out = torch.matmul(self.sorted, parts.mT).flatten(1, 2)
-        return out.gather(1, self.slot.expand(-1, -1, out.shape[-1]))
+        return out.gather(1, self.slot.expand(-1, -1, out.shape[-1])).mT
 
     def outer(self, signal: Tensor) -> Tensor:
-        """sum_n d_n x_n^T, each in its block.    (B, n, m) -> (B, m, h K d)"""
-        parts = torch.matmul(self.sort(signal).mT, self.sorted)  # (B, K, m, h d)
+        """sum_n d_n x_n^T, each in its block.    (B, m, n) -> (B, m, h K d)"""
+        parts = torch.matmul(self.sort(signal.mT).mT, self.sorted)  # (B, K, m, h d)
         return torch.unflatten(parts, -1, (self.copies, -1)).permute(0, 2, 3, 1, 4).flatten(2)
 
     def sort(self, values: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from nbl.networks import Network, Pairs, Weights
 from nbl.types import NblError
 
 Trained = tuple[Tensor, Tensor, Tensor]  # weights, optimiser's state and loss of a chunk
-CHUNK = 1 << 19  # numbers of working set trained together: measured best around the size of a core's cache
+CHUNK = 1 << 20  # numbers of working set trained together: measured best around the size of a core's cache
 
 
 class Fixed(NamedTuple):
@@ -145,7 +145,7 @@ class Fit(nn.Module):
         if not len(sets):
             return
         n, each = data.inputs.shape[1], rows.shape[1]
-        each *= data.inputs.shape[2] + 3 * net.copies * net.width * (net.depth - 1)
+        each *= 2 * data.inputs.shape[2] + net.copies * net.width * net.depth  # hidden layers, and one to work in
         size = max(1, CHUNK // max(n * each, 1))
 
         def train(some: Tensor, which: Tensor) -> Trained:

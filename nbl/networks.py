@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nbl.blocks import Blocks, split
+from nbl.blocks import Blocks, Points, split
 from nbl.gradient import Gradient, Pair
 from nbl.history import one_by_one
 from nbl.rng import Streams
@@ -41,11 +41,16 @@ KINDS = ("standard", "zhou", "ntk", "feature", "mirrored")
 
 
 class Layer(NamedTuple):
-    """A layer's parameters: the matrix (B, out, in), the bias (B, out), and both side by side, (B, out, in + 1)."""
+    """Views of a layer's parameters, (B, out, in) and (B, out, 1). Where inputs end in a 1, the matrix has the bias."""
 
     weight: Tensor
     bias: Tensor | None
-    whole: Tensor
+
+    def put(self, weight: Tensor, signal: Tensor) -> None:
+        """Write a gradient: that of the weights, and what came back to the outputs, (B, out, n)."""
+        self.weight.copy_(weight)
+        if self.bias is not None:
+            self.bias.copy_(signal.sum(-1, keepdim=True))
 
 
 Weights = list[Layer]
@@ -196,24 +201,33 @@ class MLP(Network):
         s = self.power
         return sum((s * s / (2 * s - 1)) ** layer for layer in range(self.depth)) if self.kind == "ntk" else self.depth
 
-    def prepare(self, x: Tensor, many: bool = False) -> Tensor | Blocks:
+    def prepare(self, x: Tensor, many: bool = False) -> Points | Blocks:
         k = None
         if self.blocks:
             x, k = split(x)
         x = torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
         if k is None or self.blocks is None:
-            return self._with_one(x)
+            x = self._with_one(x)
+            return Points(x, x.mT.contiguous() if many and self.depth == 2 else x.mT)
         return Blocks(x, k, self.blocks, 1 + (self.kind == "zhou"), many)
 
     def unpack(self, theta: Tensor) -> Weights:
+        first, *others = self.matrices(theta)
+        layers = [Layer(first, None) if self.blocks is None else self.apart(first)]
+        return [*layers, *map(self.apart, others)]
+
+    def matrices(self, theta: Tensor) -> list[Tensor]:
         """A layer is a matrix (out, in + bias): the bias is its last column."""
         parts = torch.split(theta, [o * (i + self.bias) for o, i in self.shapes], 1)
-        layers = [part.view(-1, o, i + self.bias) for part, (o, i) in zip(parts, self.shapes, strict=True)]
-        return [Layer(w[..., :-1], w[..., -1], w) if self.bias else Layer(w, None, w) for w in layers]
+        return [part.view(-1, o, i + self.bias) for part, (o, i) in zip(parts, self.shapes, strict=True)]
+
+    def apart(self, matrix: Tensor) -> Layer:
+        return Layer(matrix[..., :-1], matrix[..., -1:]) if self.bias else Layer(matrix, None)
 
     def draw(self, streams: Streams, phase: int) -> Tensor:
         theta = streams.normal("init", phase, (self.size,), self.theta0.device)
-        for layer, ((weight, bias, _), (o, i)) in enumerate(zip(self.unpack(theta), self.shapes, strict=True), 1):
+        layers = map(self.apart, self.matrices(theta))
+        for layer, ((weight, bias), (o, i)) in enumerate(zip(layers, self.shapes, strict=True), 1):
             if bias is not None:
                 weight *= math.sqrt(2.0 / i if layer == self.depth else (self.c / i) ** (1.0 / self.power))
                 bias.zero_()
@@ -232,83 +246,74 @@ class MLP(Network):
         return theta
 
     def evaluate(self, weights: Weights, x: Any) -> tuple[Tensor, list[Any]]:
-        """Keeps what goes into each layer, and in between max(0, z) of each hidden layer."""
-        kept = [x]
-        for layer, ((weight, bias, whole), gain) in enumerate(zip(weights, self.gains, strict=True), 1):
-            if bias is not None and not isinstance(x, Blocks) and x.shape[-1] > weight.shape[-1]:  # x ends in a 1
-                weight, bias = whole, None
-            z = x.times(weight) if isinstance(x, Blocks) else torch.bmm(x, weight.mT)
+        """Keeps of each hidden layer its inputs, max(0, z) and sigma_s(z), (B, m, n)."""
+        kept: list[Any] = []
+        for layer, (weight, bias) in enumerate(weights[:-1]):
+            z = x.times(weight, layer == self.depth - 2)
             if bias is not None:
-                z.add_(bias.unsqueeze(1).contiguous())  # a column: with its strides it takes four times as long
-            if gain != 1.0:
-                z.mul_(gain)
-            if layer < self.depth:
-                rectified = z.relu_()
-                x = rectified if self.power == 1 else rectified**self.power
-                kept += [rectified, x]
-        return z.squeeze(-1), kept
+                z.add_(bias)
+            if self.gains[layer] != 1.0:
+                z.mul_(self.gains[layer])
+            rectified = z.relu_()
+            h = rectified if self.power == 1 else rectified**self.power
+            kept.append((x, rectified, h))
+            x = Points(h.mT, h)
+        weight, bias = weights[-1]
+        out = torch.bmm(weight, h)
+        if bias is not None:
+            out.add_(bias)
+        if self.gains[-1] != 1.0:
+            out.mul_(self.gains[-1])
+        return out.squeeze(1), kept
 
-    def signals(self, weights: Weights, kept: list[Any], signal: Tensor) -> list[Tensor]:
-        """What comes back to each layer's output before its gain.    (B, n) -> [(B, n, out)]"""
-        back = signal.unsqueeze(-1)
-        signals: list[Tensor] = []
-        for layer in range(self.depth - 1, -1, -1):
-            back = back * self.gains[layer] if self.gains[layer] != 1.0 else back
-            signals.insert(0, back)
-            if layer:
-                weight = weights[layer][0]
-                back = back * weight if weight.shape[1] == 1 else torch.bmm(back, weight)
-                back = self._derivative(back, kept[2 * layer - 1])
-        return signals
+    def back(self, weight: Tensor, above: Tensor, rectified: Tensor, gain: float) -> Tensor:
+        """What comes back to a hidden layer before its gain, from that of the layer above.    (B, o, n) -> (B, m, n)
 
-    def _derivative(self, back: Tensor, rectified: Tensor) -> Tensor:
-        """back * sigma_s'(z), from max(0, z). Overwrites `back`."""
-        if self.power == 1:  # one pass over memory, and no new pages: back * (rectified > 0) takes many times as long
-            masked: Tensor = where_positive(back, rectified, 0.0, grad_input=back)
-            return masked
-        if self.power == 2:
-            return back * rectified * 2.0
-        return back * rectified ** (self.power - 1) * float(self.power)
+        It takes the place of max(0, z): passes over the hidden layer are what a step costs beside its products.
+        """
+        slope = rectified.sign_() if self.power == 1 else rectified.pow_(self.power - 1).mul_(float(self.power))
+        one = above.shape[1] == 1  # a column times a row needs no product
+        found = slope.mul_(weight.mT).mul_(above) if one else slope.mul_(torch.bmm(above.mT, weight).mT)
+        return found if gain == 1.0 else found.mul_(gain)
 
     @property
     def head(self) -> int:
         return self.shapes[-1][1] + self.bias
 
     def pullback(self, weights: Weights, kept: list[Any], signal: Tensor, into: Weights) -> None:
-        for (weight, bias, whole), x, back in zip(into, kept[::2], self.signals(weights, kept, signal), strict=True):
-            found = x.outer(back) if isinstance(x, Blocks) else _outer(back, x)
-            if bias is None or found.shape[-1] == whole.shape[-1]:
-                whole.copy_(found)
-            else:
-                weight.copy_(found)
-                bias.copy_(back.sum(1))
+        back = signal.unsqueeze(1)
+        if self.gains[-1] != 1.0:
+            back = back * self.gains[-1]
+        into[-1].put(torch.bmm(back, kept[-1][2].mT), back)
+        for layer in range(self.depth - 2, -1, -1):
+            x, rectified, _ = kept[layer]
+            back = self.back(weights[layer + 1].weight, back, rectified, self.gains[layer])
+            into[layer].put(x.outer(back), back)
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
         weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
         out, kept = self.evaluate(weights, self.prepare(x))
-        last = self._with_one(kept[-1]) * (self.gains[-1] * self.scale)  # the signal of the output does not depend on x
+        signal = self.gains[-1] * self.scale  # of the output: it does not depend on x
+        last = self._with_one(kept[-1][2].mT) * signal
         if last_layer:
             return Gradient.explicit(last)
-        signals = self.signals(weights, kept, torch.full_like(out, self.scale))
-        first, block = kept[0], None
-        pairs: list[Pair] = [(first, signals[0])]
+        inner = [self._with_one(h.mT.clone()) for *_, h in kept[:-1]]  # `back` overwrites them
+        back = torch.full_like(out, signal).unsqueeze(1)
+        signals: list[Tensor] = []
+        for layer in range(self.depth - 2, -1, -1):
+            back = self.back(weights[layer + 1].weight, back, kept[layer][1], self.gains[layer])
+            signals.insert(0, back.mT)
+        first, block = kept[0][0], None
+        pairs: list[Pair] = [(first.rows, signals[0])]
         if isinstance(first, Blocks):  # the biases are not in a block
-            block, pairs = first.k, [(first.rows, signals[0]), *([(signals[0], None)] if self.bias else [])]
-        inner = [(self._with_one(a), d) for a, d in zip(kept[2:-1:2], signals[1:-1], strict=True)]
-        found = Gradient([*pairs, *inner, (last, None)], block, self.blocks)
+            block, pairs = first.k, [*pairs, *([(signals[0], None)] if self.bias else [])]
+        pairs += [*zip(inner, signals[1:], strict=True), (last, None)]
+        found = Gradient(pairs, block, self.blocks)
         found.value = out if theta is None and self.members == 1 and not self.centered else None
         return found
 
     def _with_one(self, a: Tensor) -> Tensor:
         return torch.constant_pad_nd(a, (0, 1), 1.0) if self.bias else a
-
-
-where_positive = torch.ops.aten.threshold_backward.grad_input
-
-
-def _outer(back: Tensor, x: Tensor) -> Tensor:
-    """sum_n d_n x_n^T. Products are faster with the longer side last: by a fifth at 100 x 20.    -> (B, o, i)"""
-    return torch.bmm(back.mT, x) if back.shape[-1] < x.shape[-1] else torch.bmm(x.mT, back).mT
 
 
 class ModuleNetwork(Network):
@@ -335,7 +340,7 @@ class ModuleNetwork(Network):
         self.width, self.depth = 1, 2
 
     def unpack(self, theta: Tensor) -> Weights:
-        return [Layer(theta, None, theta)]
+        return [Layer(theta, None)]
 
     def _call(self, theta: Tensor, x: Tensor) -> Tensor:
         """One network.    (p,), (n, d) -> (n,)"""

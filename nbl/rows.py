@@ -68,10 +68,10 @@ class DisjointRows(Rows):
         self.blocks = Blocks(*split(x), count, many=True)
 
     def times(self, theta: Tensor) -> Tensor:
-        return self.blocks.times(theta).mT
+        return self.blocks.times(theta)
 
     def sums(self, signal: Tensor) -> Tensor:
-        return self.blocks.outer(signal.mT)
+        return self.blocks.outer(signal)
 
     def matrix(self, curvature: Tensor, lam: float) -> Tensor:
         """A matrix a block.    (R, M, n) -> (R, M, K, d, d)"""

@@ -81,8 +81,8 @@ def test_equals_torch_optimisers_on_the_printed_loss(optimizer, towards, scale):
     }[optimizer]([theta])
     for _ in range(24):
         made.zero_grad()
-        (W, b, _), (w, c, _) = net.unpack(theta[None])
-        f = (d.inputs[0] @ W[0].T + b[0]).relu() @ w[0, 0] + c[0, 0]
+        (W, b), (w, c) = map(net.apart, net.matrices(theta[None]))
+        f = (d.inputs[0] @ W[0].T + b[0, :, 0]).relu() @ w[0, 0] + c[0, 0, 0]
         loss = 0.5 * (d.weights[0] * (f - d.targets[0, 0]) ** 2).sum() + 0.5 * 2.0 * (theta - centre).square().sum()
         (loss / 30 if scale == "mean" else loss).backward()
         made.step()

@@ -33,9 +33,10 @@ def contexts(replicas=3, n=7, dim=5):
 
 def written_out(net, theta, x):
     """One network, as its definition reads: the reference for everything in this file."""
-    h = net.prepare(x)[..., : net.shapes[0][1]]  # without the 1 that a bias is multiplied with
-    for layer, ((weight, bias, _), gain) in enumerate(zip(net.unpack(theta[None]), net.gains, strict=True), 1):
-        h = gain * (h @ weight[0].T + (0.0 if bias is None else bias[0]))
+    h = net.prepare(x).rows[..., : net.shapes[0][1]]  # without the 1 that a bias is multiplied with
+    layers = map(net.apart, net.matrices(theta[None]))
+    for layer, ((weight, bias), gain) in enumerate(zip(layers, net.gains, strict=True), 1):
+        h = gain * (h @ weight[0].T + (0.0 if bias is None else bias[0, :, 0]))
         if layer < net.depth:
             h = h.clamp_min(0) ** net.power
     return h.squeeze(-1)
@@ -108,7 +109,7 @@ def test_initial_variances():
     assert first[:, :100, :40].var().item() == pytest.approx(4 / 200, rel=0.05)
     assert last.var().item() == pytest.approx(2 / 200, rel=0.2)
     assert big["ntk"].theta.var().item() == pytest.approx(1, rel=0.05)
-    (first, bias, _), (middle, *_), _ = big["standard"].unpack(big["standard"].theta)
+    (first, bias), (middle, _), _ = map(big["standard"].apart, big["standard"].matrices(big["standard"].theta))
     assert first.var().item() == pytest.approx(2 / 40, rel=0.05)
     assert middle.var().item() == pytest.approx(2 / 200, rel=0.05)
     assert (bias == 0).all()
@@ -119,7 +120,7 @@ def test_hidden_signal_does_not_depend_on_the_power():
     x = torch.nn.functional.normalize(contexts(4, 50, 20), dim=-1)
     for power in (1, 2):
         net = made("standard", power=power, replicas=4, width=2000, dim=20, moved=False)
-        hidden = net.evaluate(net.unpack(net.theta), x)[1][2]
+        hidden = net.evaluate(net.unpack(net.theta), net.prepare(x))[1][0][2]
         assert hidden.square().mean().item() == pytest.approx(1 / 20, rel=0.1)
 
 
@@ -144,7 +145,8 @@ def test_any_module_through_torch_func():
     user = ModuleNetwork(lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)), 2).double()
     user.initialise(Streams([0, 1], "algorithm"), 0)
     assert not torch.equal(user.theta[0], user.theta[1])
-    user.theta.copy_(torch.cat([part.flatten(1) for layer in net.unpack(net.theta) for part in layer[:2]], 1))
+    layers = map(net.apart, net.matrices(net.theta))
+    user.theta.copy_(torch.cat([part.flatten(1) for layer in layers for part in layer], 1))
     x, signal = contexts(2), torch.ones(2, 7, dtype=torch.float64)
     torch.testing.assert_close(user(x), net(x))
     torch.testing.assert_close(user.features(x).square(), net.features(x).square() / net.scale**2)

@@ -240,7 +240,7 @@ def test_pairs_train_on_differences():
     out, kept = model.evaluate(model.unpack(made.theta), model.prepare(x))
     model.pullback(model.unpack(made.theta), kept, loss.derivative(out, won) * w, model.unpack(grad))
     theta = made.theta.detach().clone().requires_grad_(True)
-    first, second = (made.evaluate(made.unpack(theta), part.contiguous())[0] for part in x.chunk(2, -1))
+    first, second = (made.evaluate(made.unpack(theta), made.prepare(part))[0] for part in x.chunk(2, -1))
     torch.testing.assert_close(out, (first - second).detach())
     (loss.value(first - second, won) * w).sum().backward()
     torch.testing.assert_close(grad, theta.grad)
