@@ -35,7 +35,7 @@ def own(every: Tensor, k: Tensor) -> Tensor:
     return every.gather(1, index).squeeze(1)
 
 
-class Points:
+class Inputs:
     """The inputs of a layer, written out.
 
     Products run fastest along memory: where a layer is evaluated many times, its inputs are kept in both orders.

@@ -320,26 +320,28 @@ class Dual(Design):
 
     def played(self) -> Gradient:
         """The gradients in U.    -> (R, n, p)"""
-        names = [name for name in self._buffers if name.startswith("a_")]
-        pairs = [(getattr(self, name)[:, : self.n], self._rows("d" + name[1:])) for name in names]
-        return Gradient(pairs, self._rows("block"), self.blocks)
+        rows = {name: kept[:, : self.n] for name in self.parts if (kept := self._buffers.get(name)) is not None}
+        pairs = [(a, rows.get("d" + name[1:])) for name, a in rows.items() if name[0] == "a"]
+        return Gradient(pairs, rows.get("block"), self.blocks)
 
-    def _rows(self, name: str) -> Tensor | None:
-        """What is in use of a buffer, where there is one."""
-        kept = self._buffers.get(name)
-        return None if kept is None else kept[:, : self.n]
+    @property
+    def parts(self) -> list[str]:
+        """The buffers that hold what gradients are made of, once the first one has shown their sizes."""
+        return [name for name in self._buffers if name == "block" or name[:2] in ("a_", "d_")]
 
     def project(self, g: Gradient) -> Tensor:
         """L^-1 D^1/2 k, as columns.    (R, m, p) -> (R, n, m)"""
-        cross = self.played().gram(g).mul_(self.roots[:, : self.n, None])
-        parts = [torch.bmm(self.factor[:, b, : b.stop], cross[:, : b.stop]) for b in _bands(self.n)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        n, factor = self.n, self.factor
+        cross = self.played().gram(g).mul_(self.roots[:, :n].unsqueeze(-1))
+        if n <= BAND:
+            return torch.bmm(factor[:, :n, :n], cross)
+        return torch.cat([torch.bmm(factor[:, b, : b.stop], cross[:, : b.stop]) for b in _bands(n)], 1)
 
     def squared(self, g: Gradient) -> Tensor:
         squared = g.square()
         if self.n:
             squared = squared - self.project(g).square_().sum(1)
-        return squared / self.lam
+        return squared if self.lam == 1.0 else squared / self.lam
 
     def between(self, g: Gradient, K: int) -> Tensor:
         """K projections, not K^2: a difference's is the difference of theirs."""
@@ -351,29 +353,31 @@ class Dual(Design):
         return gram / self.lam
 
     def add(self, g: Gradient, weight: Tensor) -> None:
-        corner = self._append(g, weight)
-        self.gain.add_(corner.log() - math.log(self.lam))
+        self.gain.add_(self._append(g, weight).log().sub_(math.log(self.lam)))
 
     def _append(self, g: Gradient, weight: Tensor, with_rows: Tensor | None = None) -> Tensor:
         """A row more, and its squared pivot (R,). `with_rows` (R, n): the kernel with all other rows counts as 0."""
         n, root = self.n, weight.sqrt().unsqueeze(1)
         self._keep(g, root)
         with torch.inference_mode():
-            cross = g.gram(self.played()).squeeze(1).mul_(self.roots[:, : n + 1]).mul_(root)  # its own norm at the end
-            row, new = self._solve(cross[:, None, :n], with_rows)
-            corner = (self.lam + cross[:, n:] - length2(row)).clamp_min_(self.lam)
-            self.factor[:, n, : n + 1] = torch.constant_pad_nd(new.squeeze(1), (0, 1), 1.0).div_(corner.sqrt())
+            cross = g.gram(self.played())  # with itself at the end    (R, 1, n + 1)
+            cross.squeeze(1).mul_(self.roots[:, : n + 1]).mul_(root)
+            new = self.factor[:, n : n + 1, : n + 1].zero_()
+            row = self._solve(cross[..., :n], with_rows, new[..., :n])
+            corner = cross[..., n].add_(self.lam).sub_(length2(row)).clamp_min_(self.lam)  # (R, 1)
+            new[..., n:].fill_(1.0)
+            new.div_(corner.sqrt().unsqueeze(1))
         return corner.squeeze(1)
 
-    def _solve(self, cross: Tensor, with_rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """r = L^-1 cross and -L^-T r, as rows: a band of L^-1 serves both while it is in the cache.    (R, 1, n)"""
-        rows, new = [], torch.zeros_like(cross)
+    def _solve(self, cross: Tensor, with_rows: Tensor | None, new: Tensor) -> Tensor:
+        """r = L^-1 cross, and -L^-T r added to `new`: a band of L^-1 serves both while it is in the cache. (R, 1, n)"""
+        rows = []
         for b in _bands(cross.shape[-1]):
             band = self.factor[:, b, : b.stop]
             row = torch.bmm(cross[..., : b.stop], band.mT)
             rows.append(row if with_rows is None else row * with_rows[:, None, b])
             new[..., : b.stop].baddbmm_(rows[-1], band, alpha=-1.0)
-        return rows[0] if len(rows) == 1 else torch.cat(rows, -1), new
+        return rows[0] if len(rows) == 1 else torch.cat(rows, -1)
 
     def _keep(self, g: Gradient, root: Tensor) -> None:
         """Store what a gradient is made of, and sqrt(w); the buffers are made when the first one shows their sizes."""
@@ -387,7 +391,7 @@ class Dual(Design):
         self.reserve(1)
         for name, part in parts.items():
             if part is not None:
-                getattr(self, name)[:, self.n] = part[:, 0]
+                getattr(self, name)[:, self.n : self.n + 1] = part
         self.n += 1
 
     def scaled(self, factor: Tensor) -> dict[str, Tensor]:
@@ -407,7 +411,7 @@ class Dual(Design):
 
     def set_extra_state(self, state: dict[str, int]) -> None:
         super().set_extra_state(state)
-        self.growing.update({name: (1,) for name in self._buffers if name == "block" or name[:2] in ("a_", "d_")})
+        self.growing.update({name: (1,) for name in self.parts})
 
     def full(self) -> Full:
         """The same matrix, p x p:  U^-1 = (I - G^T D^1/2 (lam I + D^1/2 K D^1/2)^-1 D^1/2 G) / lam."""

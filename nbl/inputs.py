@@ -39,7 +39,7 @@ def contexts(
         x = x.unsqueeze(1)
     else:
         raise NblError(f"{verb}: {x.shape[0]} sets of arms for {replicas} replicas; give one each, or one for all.")
-    raw, x = x, x.to(dtype)
+    raw, x = x, x if x.dtype == dtype else x.to(dtype)
     if x.device.type == "cpu" and not finite(x):
         r, q, k, d = (~x.isfinite()).nonzero()[0].tolist()
         raise NblError(
@@ -89,9 +89,11 @@ def arms(given: Any, shape: tuple[int, ...], K: int) -> Tensor:
     found = as_numbers(given, "observe: arms")
     if found.is_floating_point() or found.dtype == torch.bool:
         raise NblError(f"observe: arms are whole numbers from 0 to {K - 1}, not {found.dtype}.")
-    played = row(found, shape, "arms").to(torch.int64)
-    if played.device.type == "cpu" and not torch.equal(played, inside := played.clamp(0, K - 1)):
-        raise NblError(f"observe: arm {int(played[played != inside][0])} is not one of 0 to {K - 1}.")
+    played = row(found, shape, "arms").long()
+    if played.device.type == "cpu":
+        least, most = (end.item() for end in played.aminmax())
+        if least < 0 or most >= K:
+            raise NblError(f"observe: arm {least if least < 0 else most} is not one of 0 to {K - 1}.")
     return played
 
 

@@ -340,9 +340,12 @@ class BanditModule(L.LightningModule):
 
     def _send(self, value: Tensor) -> Tensor:
         """To the module's device; what comes from the host was checked there, and does not wait for the transfer."""
-        if self.device.type == "cuda" and value.device.type == "cpu":
-            return value.pin_memory().to(self.device, non_blocking=True)
-        return value.to(self.device)
+        device = self.device
+        if value.device == device:
+            return value
+        if device.type == "cuda" and value.device.type == "cpu":
+            return value.pin_memory().to(device, non_blocking=True)
+        return value.to(device)
 
     # Lightning --------------------------------------------------------------------------------------------------------
 

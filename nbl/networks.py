@@ -26,12 +26,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from nbl.blocks import Blocks, Points, split
+from nbl.blocks import Blocks, Inputs, split
 from nbl.gradient import Gradient, Pair
 from nbl.history import one_by_one
 from nbl.rng import Streams
@@ -201,14 +201,14 @@ class MLP(Network):
         s = self.power
         return sum((s * s / (2 * s - 1)) ** layer for layer in range(self.depth)) if self.kind == "ntk" else self.depth
 
-    def prepare(self, x: Tensor, many: bool = False) -> Points | Blocks:
+    def prepare(self, x: Tensor, many: bool = False) -> Inputs | Blocks:
         k = None
         if self.blocks:
             x, k = split(x)
         x = torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
         if k is None or self.blocks is None:
             x = self._with_one(x)
-            return Points(x, x.mT.contiguous() if many and self.depth == 2 else x.mT)
+            return Inputs(x, x.mT.contiguous() if many and self.depth == 2 else x.mT)
         return Blocks(x, k, self.blocks, 1 + (self.kind == "zhou"), many)
 
     def unpack(self, theta: Tensor) -> Weights:
@@ -218,11 +218,11 @@ class MLP(Network):
 
     def matrices(self, theta: Tensor) -> list[Tensor]:
         """A layer is a matrix (out, in + bias): the bias is its last column."""
-        parts = torch.split(theta, [o * (i + self.bias) for o, i in self.shapes], 1)
+        parts = theta.split_with_sizes([o * (i + self.bias) for o, i in self.shapes], 1)
         return [part.view(-1, o, i + self.bias) for part, (o, i) in zip(parts, self.shapes, strict=True)]
 
     def apart(self, matrix: Tensor) -> Layer:
-        return Layer(matrix[..., :-1], matrix[..., -1:]) if self.bias else Layer(matrix, None)
+        return Layer(*matrix.split_with_sizes([matrix.shape[-1] - 1, 1], -1)) if self.bias else Layer(matrix, None)
 
     def draw(self, streams: Streams, phase: int) -> Tensor:
         theta = streams.normal("init", phase, (self.size,), self.theta0.device)
@@ -247,8 +247,9 @@ class MLP(Network):
 
     def evaluate(self, weights: Weights, x: Any) -> tuple[Tensor, list[Any]]:
         """Keeps of each hidden layer its inputs, max(0, z) and sigma_s(z), (B, m, n)."""
-        kept: list[Any] = []
+        kept, h = list[Any](), cast(Tensor, None)
         for layer, (weight, bias) in enumerate(weights[:-1]):
+            x = Inputs(h.mT, h) if layer else x
             z = x.times(weight, layer == self.depth - 2)
             if bias is not None:
                 z.add_(bias)
@@ -257,7 +258,6 @@ class MLP(Network):
             rectified = z.relu_()
             h = rectified if self.power == 1 else rectified**self.power
             kept.append((x, rectified, h))
-            x = Points(h.mT, h)
         weight, bias = weights[-1]
         out = torch.bmm(weight, h)
         if bias is not None:
@@ -266,14 +266,19 @@ class MLP(Network):
             out.mul_(self.gains[-1])
         return out.squeeze(1), kept
 
-    def back(self, weight: Tensor, above: Tensor, rectified: Tensor, gain: float) -> Tensor:
+    def back(self, weight: Tensor, above: Tensor | None, rectified: Tensor, gain: float) -> Tensor:
         """What comes back to a hidden layer before its gain, from that of the layer above.    (B, o, n) -> (B, m, n)
 
-        It takes the place of max(0, z): passes over the hidden layer are what a step costs beside its products.
+        None above is one output's 1 at every point. It takes the place of max(0, z): passes over the hidden layer are
+        what a step costs beside its products.
         """
-        slope = rectified.sign_() if self.power == 1 else rectified.pow_(self.power - 1).mul_(float(self.power))
-        one = above.shape[1] == 1  # a column times a row needs no product
-        found = slope.mul_(weight.mT).mul_(above) if one else slope.mul_(torch.bmm(above.mT, weight).mT)
+        found = rectified.sign_() if self.power == 1 else rectified.pow_(self.power - 1).mul_(float(self.power))
+        if above is None:
+            found.mul_(weight.mT)
+        elif above.shape[1] == 1:  # a column times a row needs no product
+            found.mul_(weight.mT).mul_(above)
+        else:
+            found.mul_(torch.bmm(above.mT, weight).mT)
         return found if gain == 1.0 else found.mul_(gain)
 
     @property
@@ -291,25 +296,26 @@ class MLP(Network):
             into[layer].put(x.outer(back), back)
 
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
-        weights = self.unpack((self.theta if theta is None else theta)[:: self.members])
+        theta, now = (self.theta, self.members == 1 and not self.centered) if theta is None else (theta, False)
+        weights = self.unpack(theta if self.members == 1 else theta[:: self.members])
         out, kept = self.evaluate(weights, self.prepare(x))
         signal = self.gains[-1] * self.scale  # of the output: it does not depend on x
         last = self._with_one(kept[-1][2].mT) * signal
         if last_layer:
             return Gradient.explicit(last)
         inner = [self._with_one(h.mT.clone()) for *_, h in kept[:-1]]  # `back` overwrites them
-        back = torch.full_like(out, signal).unsqueeze(1)
-        signals: list[Tensor] = []
+        weight, back, signals = weights[-1].weight * signal, None, list[Tensor]()
         for layer in range(self.depth - 2, -1, -1):
-            back = self.back(weights[layer + 1].weight, back, kept[layer][1], self.gains[layer])
+            back = self.back(weight, back, kept[layer][1], self.gains[layer])
             signals.insert(0, back.mT)
+            weight = weights[layer].weight
         first, block = kept[0][0], None
         pairs: list[Pair] = [(first.rows, signals[0])]
         if isinstance(first, Blocks):  # the biases are not in a block
             block, pairs = first.k, [*pairs, *([(signals[0], None)] if self.bias else [])]
         pairs += [*zip(inner, signals[1:], strict=True), (last, None)]
         found = Gradient(pairs, block, self.blocks)
-        found.value = out if theta is None and self.members == 1 and not self.centered else None
+        found.value = out if now else None
         return found
 
     def _with_one(self, a: Tensor) -> Tensor:
