@@ -247,7 +247,8 @@ class MLP(Network):
 
     def evaluate(self, weights: Weights, x: Any) -> tuple[Tensor, list[Any]]:
         """Keeps of each hidden layer its inputs, max(0, z) and sigma_s(z), (B, m, n)."""
-        kept, h = list[Any](), cast(Tensor, None)
+        kept: list[Any] = []  # not list[Any](): torch.compile cannot trace it
+        h = cast(Tensor, None)
         for layer, (weight, bias) in enumerate(weights[:-1]):
             x = Inputs(h.mT, h) if layer else x
             z = x.times(weight, layer == self.depth - 2)
