@@ -332,7 +332,7 @@ class Dual(Design):
     def project(self, g: Gradient) -> Tensor:
         """L^-1 D^1/2 k, as columns.    (R, m, p) -> (R, n, m)"""
         n, factor = self.n, self.factor
-        cross = self.played().gram(g).mul_(self.roots[:, :n].unsqueeze(-1))
+        cross = g.gram(self.played()).mul_(self.roots[:, :n].unsqueeze(1)).mT
         if n <= BAND:
             return torch.bmm(factor[:, :n, :n], cross)
         return torch.cat([torch.bmm(factor[:, b, : b.stop], cross[:, : b.stop]) for b in _bands(n)], 1)

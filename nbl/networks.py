@@ -208,7 +208,7 @@ class MLP(Network):
         x = torch.cat([x, x], -1) * 0.5**0.5 if self.kind == "zhou" else x
         if k is None or self.blocks is None:
             x = self._with_one(x)
-            return Inputs(x, x.mT.contiguous() if many and self.depth == 2 else x.mT)
+            return Inputs(x, x.mT.contiguous() if many and self.depth == 2 else x.mT, many)
         return Blocks(x, k, self.blocks, 1 + (self.kind == "zhou"), many)
 
     def unpack(self, theta: Tensor) -> Weights:
