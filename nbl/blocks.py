@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-EIGHT = 8
+EIGHT = 8  # numbers that a processor works on together
+
 
 def split(contexts: Tensor) -> tuple[Tensor, Tensor]:
     """(..., d + 1) -> x (..., d) and k (...)"""
@@ -39,8 +40,8 @@ def own(every: Tensor, k: Tensor) -> Tensor:
 class Inputs:
     """The inputs of a layer, written out.
 
-    Products run fastest along memory: where a layer is evaluated many times, its inputs are kept in both orders. Rows of
-    a multiple of EIGHT numbers are faster still as the right side of a product, by a quarter at i = 21.
+    Products run fastest along memory: where a layer is evaluated many times, its inputs are kept in both orders, and
+    the rows that its gradient is made from end in zeros, up to a multiple of eight: a quarter less time at i = 21.
 
     Args:
         rows: (B, n, i)

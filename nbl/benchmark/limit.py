@@ -32,7 +32,7 @@ def training(
                 policy = _filled(width, t, R)
                 data = policy.history.data()
                 step = {"train": partial(policy.fit, policy.net, data, t)}
-                least = _least(data.inputs, width)
+                least = by_hand(data.inputs[:1], width)
                 taken = in_turn({**step, "square": lambda: torch.bmm(square, square), **least}, 5)
                 flops = R * t * width * (4 * 20 + 4) * STEPS  # in and out of both layers
                 rate, peak = flops / taken["train"], 2 * SIDE**3 / taken["square"]
@@ -73,18 +73,25 @@ def _filled(width: int, t: int, replicas: int) -> NeuralUCB:
     return policy
 
 
-def _least(inputs: torch.Tensor, width: int) -> dict[str, Job]:
-    """What a step of one network cannot do without: four products, the passes over the hidden layer between them, and
-    the small calls around them. `step` is a step by hand for this one network, as short as torch allows.
+def by_hand(x: torch.Tensor, width: int) -> dict[str, Job]:
+    """What a step of one hidden layer cannot do without: four products, the passes over the hidden layer between them,
+    and the small calls around them. `step` is a step by hand, as short as torch allows, without the first layer's bias.
+
+    Args:
+        x: contexts, (B, n, d), of B networks.
+        width: m.
     """
-    x = inputs[:1].contiguous()
-    columns, y, weight = x.mT.contiguous(), torch.randn(1, 1, x.shape[1]), torch.full((1, 1, x.shape[1]), 1e-3)
-    first, last, bias = torch.randn(1, width, x.shape[2]), torch.randn(1, 1, width), torch.zeros(1, 1, 1)
-    parts = [first.numel(), width, 1]
-    theta, grad = torch.randn(1, sum(parts)), torch.randn(1, sum(parts))
-    into = [g.view_as(like) for g, like in zip(torch.split(grad, parts, 1), (first, last, bias), strict=True)]
-    hidden, out = torch.randn(1, width, x.shape[1]), torch.randn(1, 1, x.shape[1])
-    ridge, rate = torch.tensor(1e-3), torch.full((1, 1), 1e-9)
+    B, n, d = x.shape
+    x, columns, y = x.contiguous(), x.mT.contiguous(), torch.randn(B, 1, n)
+    weight, sizes = torch.full((B, 1, n), 1e-3), [width * d, width, 1]
+    theta, grad = torch.randn(B, sum(sizes)) / n, torch.randn(B, sum(sizes))
+    (first, last, bias), into = (
+        [part.view(B, o, i) for part, (o, i) in zip(torch.split(flat, sizes, 1), shapes, strict=True)]
+        for shapes in [((width, d), (1, width), (1, 1))]
+        for flat in (theta, grad)
+    )
+    hidden, out = torch.randn(B, width, n), torch.randn(B, 1, n)
+    ridge, rate = torch.tensor(1e-3), torch.full((B, 1), 1e-9)
 
     def products() -> None:
         torch.bmm(first, columns)
