@@ -73,7 +73,8 @@ def rows(file):
     return list(csv.DictReader(Path(file).read_text().splitlines()))
 
 
-LONG = {(name, "paper") for name in ("duels", "gcb", "logistic", "thompson")}  # hundreds of configs to compose
+HUNDREDS = ("duels", "duels_tuning", "gcb", "logistic", "thompson", "thompson_tuning")  # of configs to compose
+LONG = {(name, "paper") for name in HUNDREDS}
 
 
 @pytest.mark.parametrize(
