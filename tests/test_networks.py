@@ -42,9 +42,9 @@ def written_out(net, theta, x):
     return h.squeeze(-1)
 
 
-def pulled_back(net, x, signal):
+def pulled_back(net, x, signal, many=True):
     weights, grad = net.unpack(net.theta), torch.zeros_like(net.theta)
-    net.pullback(weights, net.evaluate(weights, net.prepare(x))[1], signal, net.unpack(grad))
+    net.pullback(weights, net.evaluate(weights, net.prepare(x, many))[1], signal, net.unpack(grad))
     return grad
 
 
@@ -71,6 +71,15 @@ def test_closed_form_gradients_equal_autograd(kind, depth, power):
         )
         torch.testing.assert_close(dense[r], rows)
         torch.testing.assert_close(pulled[r], signal[r] @ rows)
+
+
+@pytest.mark.parametrize("kind", ["standard", "zhou"])
+@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("dim", [1, 6, 7, 8, 9])
+def test_inputs_laid_out_for_many_steps_are_the_same_inputs(kind, depth, dim):
+    """Zeros that fill rows up to a multiple of eight, with the bias's 1 in them or not, are in no gradient."""
+    net, x, signal = made(kind, depth, dim=dim), contexts(dim=dim), torch.ones(3, 7, dtype=torch.float64)
+    torch.testing.assert_close(pulled_back(net, x, signal), pulled_back(net, x, signal, many=False))
 
 
 @pytest.mark.parametrize(("kind", "depth", "power"), SHAPES)
