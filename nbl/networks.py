@@ -46,11 +46,15 @@ class Layer(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
-    def put(self, weight: Tensor, signal: Tensor) -> None:
-        """Write a gradient: that of the weights, and what came back to the outputs, (B, out, n)."""
-        self.weight.copy_(weight)
+    def put(self, weight: Tensor, signal: Tensor, factor: Tensor | None = None) -> None:
+        """Write a gradient: that of the weights, and what came back to the outputs, (B, out, n).
+
+        `factor` (B, out, 1), where not yet in them, is multiplied with both.
+        """
+        self.weight.copy_(weight if factor is None else weight.mul_(factor))
         if self.bias is not None:
-            self.bias.copy_(signal.sum(-1, keepdim=True))
+            total = signal.sum(-1, keepdim=True)
+            self.bias.copy_(total if factor is None else total.mul_(factor))
 
 
 Weights = list[Layer]
@@ -267,13 +271,16 @@ class MLP(Network):
             out.mul_(self.gains[-1])
         return out.squeeze(1), kept
 
+    def derivative(self, rectified: Tensor) -> Tensor:
+        """sigma_s'(z), in the place of max(0, z): passes over a hidden layer are what a step costs beside products."""
+        return rectified.sign_() if self.power == 1 else rectified.pow_(self.power - 1).mul_(float(self.power))
+
     def back(self, weight: Tensor, above: Tensor | None, rectified: Tensor, gain: float) -> Tensor:
         """What comes back to a hidden layer before its gain, from that of the layer above.    (B, o, n) -> (B, m, n)
 
-        None above is one output's 1 at every point. It takes the place of max(0, z): passes over the hidden layer are
-        what a step costs beside its products.
+        None above is one output's 1 at every point. It takes the place of max(0, z).
         """
-        found = rectified.sign_() if self.power == 1 else rectified.pow_(self.power - 1).mul_(float(self.power))
+        found = self.derivative(rectified)
         if above is None:
             found.mul_(weight.mT)
         elif above.shape[1] == 1:  # a column times a row needs no product
@@ -291,6 +298,11 @@ class MLP(Network):
         if self.gains[-1] != 1.0:
             back = back * self.gains[-1]
         into[-1].put(torch.bmm(back, kept[-1][2].mT), back)
+        if self.depth == 2:  # the output's weights are factors of rows: fewer numbers in a gradient than in the layer
+            (x, rectified, _), factor = kept[0], weights[1].weight.mT
+            back = self.derivative(rectified).mul_(back)
+            into[0].put(x.outer(back), back, factor if self.gains[0] == 1.0 else factor * self.gains[0])
+            return
         for layer in range(self.depth - 2, -1, -1):
             x, rectified, _ = kept[layer]
             back = self.back(weights[layer + 1].weight, back, rectified, self.gains[layer])

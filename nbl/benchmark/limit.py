@@ -102,14 +102,14 @@ def by_hand(x: torch.Tensor, width: int) -> dict[str, Job]:
     def passes() -> None:
         products()
         hidden.relu_()
-        hidden.sign_().mul_(last.mT).mul_(out)
+        hidden.sign_().mul_(out)
 
     def step() -> None:
         h = torch.bmm(first, columns).relu_()
         signal = torch.bmm(last, h).add_(bias).sub_(y).mul_(weight)
         into[1].copy_(torch.bmm(signal, h.mT))
         into[2].copy_(signal.sum(-1, keepdim=True))
-        into[0].copy_(torch.bmm(h.sign_().mul_(last.mT).mul_(signal), x))
+        into[0].copy_(torch.bmm(h.sign_().mul_(signal), x).mul_(last.mT))
         theta.addcmul_(grad.addcmul_(theta, ridge), rate, value=-1.0)
 
     return {job.__name__: torch.inference_mode()(job) for job in (products, passes, step)}
