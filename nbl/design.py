@@ -413,6 +413,7 @@ class Dual(Design):
         super().set_extra_state(state)
         self.growing.update({name: (1,) for name in self.parts})
 
+    @torch.inference_mode(False)  # a user's: what is made here is updated in place after it too
     def full(self) -> Full:
         """The same matrix, p x p:  U^-1 = (I - G^T D^1/2 (lam I + D^1/2 K D^1/2)^-1 D^1/2 G) / lam."""
         full = Full(self.replicas, self.size, self.lam).to(self.gain.device)
@@ -432,12 +433,13 @@ class Auto(Design):
     def __init__(self, replicas: int, size: int, lam: float, horizon: int | None = None) -> None:
         super().__init__(replicas, size, lam)
         worth = size <= MOST and (horizon is None or horizon > 1.25 * size)
-        self.turn = size if worth else None
-        self.form: Dual | Full = self._dual(horizon)
+        self.turn, self.horizon = size if worth else None, horizon
+        self.form: Dual | Full = self._dual()
 
-    def _dual(self, horizon: int | None = None) -> Dual:
+    @torch.inference_mode(False)
+    def _dual(self) -> Dual:
         dual = Dual(self.replicas, self.size, self.lam).to(self.gain.device)
-        dual.most = self.turn or horizon
+        dual.most = self.turn or self.horizon
         return dual
 
     def squared(self, g: Gradient) -> Tensor:

@@ -101,7 +101,10 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def pullback(self, weights: Weights, kept: Any, signal: Tensor, into: Weights) -> None:
-        """Gradient in theta of sum_n signal_n f(x_n), written into unpacked parameters.    (B, p) unpacked, (B, n)"""
+        """Gradient in theta of sum_n signal_n f(x_n), written into unpacked parameters.    (B, p) unpacked, (B, n)
+
+        What was kept may be overwritten: it serves once.
+        """
 
     @abstractmethod
     def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:

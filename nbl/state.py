@@ -26,18 +26,25 @@ class State(nn.Module):
     most: int | None = None  # rows that will ever be needed, where that is known
 
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` more, at least doubling: a row appended costs O(1) copies on average."""
+        """Make room for `rows` more: 16, 32, 64, .. rows, so that a row appended costs O(1) copies on average.
+
+        The room is a function of what is needed and of nothing else: a product of part of a buffer rounds by how far
+        its rows lie apart, and a resumed run must round as one that never stopped.
+        """
+        need = self.n + rows
+        doubled = 0 if not need else 1 << max(4, (need - 1).bit_length())
+        room = doubled if self.most is None or self.most < need else min(doubled, self.most)
         for name, axes in self.growing.items():
             old = self._buffers[name]
             assert old is not None
-            if old.shape[axes[0]] >= self.n + rows:
+            if old.shape[axes[0]] == room:
                 continue
-            shape = list(old.shape)
+            shape, used = list(old.shape), [slice(None)] * old.ndim
             for axis in axes:
-                doubled = max(16, 2 * old.shape[axis])
-                shape[axis] = max(self.n + rows, doubled if self.most is None else min(doubled, self.most))
-            new = old.new_zeros(shape)
-            new[tuple(slice(0, s) for s in old.shape)] = old
+                shape[axis], used[axis] = room, slice(0, min(self.n, old.shape[axis]))
+            with torch.inference_mode(False):  # a user's; rows are written in place after it too
+                new = old.new_zeros(shape)
+                new[tuple(used)] = old[tuple(used)]
             setattr(self, name, new)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -58,6 +65,8 @@ class State(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         take_shapes(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.growing:
+            self.reserve(0)
 
 
 def take_shapes(module: nn.Module, state_dict: dict[str, Any], prefix: str) -> None:

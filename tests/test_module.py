@@ -253,6 +253,35 @@ def test_hyper_parameters_are_plain_and_complete():
     assert "net" not in NeuralUCB(D, net=torch.nn.Linear(D, 1)).hparams
 
 
+def test_loaded_in_the_middle_it_rounds_as_one_never_stopped(algorithm, play):
+    """To the last bit of float64: what a product rounds to depends on how far a buffer's rows lie apart, and a
+    checkpoint leaves out the room to spare.
+    """
+    module, env = algorithm(replicas=R).double(), algorithm.environment()
+    for first, more in ((1, 5), (6, 12), (18, 12), (30, 12)):
+        other = algorithm(replicas=R).double()
+        other.load_state_dict(module.state_dict())
+        contexts = env.contexts(first)
+        whole, resumed = module.act(contexts), other.act(contexts)
+        for name in ("scores", "means", "widths"):
+            a, b = getattr(whole, name), getattr(resumed, name)
+            assert a is b is None or torch.equal(a, b), name
+        play(other, env, 3, first=first)
+        play(module, env, 3, first=first)
+        assert torch.equal(module.act(contexts).scores, other.act(contexts).scores)
+        play(module, env, more - 3, first=first + 3)
+
+
+def test_inference_mode_around_a_round_changes_nothing(algorithm, play):
+    """A product asks inside it, learns outside it, or the other way round."""
+    whole = play(algorithm(replicas=R), algorithm.environment(), 60)[0]
+    module, parts = algorithm(replicas=R), []
+    for first, inside in ((1, True), (21, False), (41, True)):
+        with torch.inference_mode(inside):
+            parts.append(play(module, algorithm.environment(), 20, first=first)[0])
+    assert torch.equal(torch.cat(parts), whole)
+
+
 @pytest.mark.parametrize("name", ["lin_es", "neural_es"])
 def test_a_restart_can_change_the_ensemble(name, play):
     """Members and perturbations follow the phase; a policy so changed loads back from its state."""

@@ -16,7 +16,7 @@ SIZES: Sizes = ((20, 50, "auto"), (20, 200, "auto"), (100, 200, "auto"), (100, 1
 
 def stacked(sizes: Sizes = SIZES, count: int = 50) -> Iterator[Row]:
     """A round with 100 steps of gradient descent. `overhead-bound` is m = 20, t <= 200; beside it what the many would
-    take whose steps were written out by hand: a round of one is mostly calls, a round of many is not.
+    take at least whose steps were written out by hand: a round of one is mostly calls, a round of many is not.
     """
     for width, t, design in sizes:
         players = [neural(width=width, replicas=R, design=design).until(t, every=None) for R in (1, count)]
