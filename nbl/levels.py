@@ -1,6 +1,6 @@
 """Confidence matrices for batches and for levels: `Held` stands still within a batch, `Levels` divides its points.
 
-Both are the Dual form (nbl/design.py), exact, in one t x t factor.
+Both are the Dual form (nbl/design/dual.py), exact, in one t x t factor.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def test_bands_of_the_dual_factor_leave_out_only_zeros(monkeypatch):
     """Products by bands of three rows and in one piece give the same widths and the same factor."""
     found = []
     for band in (3, 10_000):
-        monkeypatch.setattr("nbl.design.BAND", band)
+        monkeypatch.setattr("nbl.design.dual.BAND", band)
         torch.manual_seed(0)
         dual, g = Dual(2, 7, 0.5), torch.randn(2, 20, 7, dtype=torch.float64)
         dual.update(Gradient.explicit(g))

@@ -18,7 +18,7 @@ own (`source=oracle`). Without it this is NLDB. Outside a Trainer give the weigh
 `paper` (algorithm=nvldb_paper): eq. (3) for the weights, eq. (4) as a sum, V grown by line 13; the main text's L = 3,
 m = 100, lr 0.001. `practical` (algorithm=nvldb) is appendix E.2.1: two hidden layers of 32, n = 20 steps of Adam, and V
 computed anew with the features of today after each training (`rebuild=True`, "reinitialize"). Its weights start as in
-`feature` (nbl/networks.py), because eq. (3) needs an even d; phi has 32 numbers, not d = 5, the ridge is on all
+`feature` (nbl/networks/mlp.py), because eq. (3) needs an even d; phi has 32 numbers, not d = 5, the ridge is on all
 weights, and a_t = 4. As printed (phi of length d, W free, a_t = 1) the network fits the first duels at once, V fills,
 and the greedy arm meets itself for ever after, which tells nothing: 97% of rounds on the square utility, with the
 regret of chance.

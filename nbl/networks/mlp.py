@@ -1,9 +1,4 @@
-"""Reward models: many small networks, stacked, one a replica (and a member), evaluated by the same kernels.
-
-A network is a flat vector of parameters `theta` (B, p) and a way to evaluate it. B = replicas x members. Training
-and confidence need three things of it: `evaluate`, `pullback` (gradient of a weighted sum of outputs) and
-`features` (the gradient at each point). For an MLP all three are written in closed form; any other module goes
-through `torch.func`.
+"""Stacked multi-layer perceptrons: the papers' networks, with gradients in closed form.
 
     kind       f(x)                                                 start
     standard   ordinary MLP with biases                             N(0, (c_s / fan in)^(1/s)), last N(0, 2/m); biases 0
@@ -22,125 +17,18 @@ mean square on unit contexts, without which the ridge wins before the data do an
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from copy import deepcopy
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nbl.blocks import Blocks, Inputs, split
 from nbl.gradient import Gradient, Pair
-from nbl.history import one_by_one
+from nbl.networks.base import Layer, Network, Weights
 from nbl.rng import Streams
 from nbl.types import NblError
 
 KINDS = ("standard", "zhou", "ntk", "feature", "mirrored")
-
-
-class Layer(NamedTuple):
-    """Views of a layer's parameters, (B, out, in) and (B, out, 1). Where inputs end in a 1, the matrix has the bias."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def put(self, weight: Tensor, signal: Tensor, factor: Tensor | None = None) -> None:
-        """Write a gradient: that of the weights, and what came back to the outputs, (B, out, n).
-
-        `factor` (B, out, 1), where not yet in them, is multiplied with both.
-        """
-        self.weight.copy_(weight if factor is None else weight.mul_(factor))
-        if self.bias is not None:
-            total = signal.sum(-1, keepdim=True)
-            self.bias.copy_(total if factor is None else total.mul_(factor))
-
-
-Weights = list[Layer]
-
-
-class Network(nn.Module, ABC):
-    """R x M networks of one shape.
-
-    Attributes:
-        theta, theta0: parameters now and at the start, (R * M, p).
-        scale: features are gradients times this (1 / sqrt(m), or 1 where the paper has no m).
-        centered: whether f(x; theta_0) is subtracted.
-        slope: |features|^2 at the start, on unit contexts and at infinite width: L for ReLUs.
-        closed: whether `evaluate` and `pullback` are in closed form, with nothing for autograd to do.
-    """
-
-    theta: nn.Parameter
-    theta0: Tensor
-    width: int
-    depth: int
-    scale: float = 1.0
-    centered: bool = False
-    closed: bool = False
-    copies = 1  # evaluations an observation takes
-    layout: Mapping[str, str] = {"theta": "B", "theta0": "B"}
-
-    @property
-    def slope(self) -> float:
-        return float(self.depth)
-
-    def __init__(self, replicas: int, members: int, size: int) -> None:
-        super().__init__()
-        self.replicas, self.members, self.size = replicas, members, size
-        self.theta = nn.Parameter(torch.zeros(replicas * members, size), requires_grad=False)
-        self.register_buffer("theta0", torch.zeros(replicas * members, size))
-
-    @abstractmethod
-    def unpack(self, theta: Tensor) -> Weights:
-        """Views of flat parameters, in the shapes that `evaluate` uses; they follow theta.    (B, p)"""
-
-    @abstractmethod
-    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, Any]:
-        """Outputs, and what `pullback` needs.    (B, p) unpacked, (B, n, d) -> (B, n)"""
-
-    @abstractmethod
-    def pullback(self, weights: Weights, kept: Any, signal: Tensor, into: Weights) -> None:
-        """Gradient in theta of sum_n signal_n f(x_n), written into unpacked parameters.    (B, p) unpacked, (B, n)
-
-        What was kept may be overwritten: it serves once.
-        """
-
-    @abstractmethod
-    def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
-        """Scaled gradients in theta at each point, of the first member.    (R, n, d) -> (R, n, p)"""
-
-    @property
-    def head(self) -> int:
-        """How many of the parameters, the last ones, are the output layer's."""
-        raise NblError(
-            "this needs one of the library's own networks (net.kind=...): the last layer of another is unknown."
-        )
-
-    @abstractmethod
-    def draw(self, streams: Streams, phase: int) -> Tensor:
-        """Initial parameters, one set a replica.    -> (R, p)"""
-
-    def prepare(self, x: Tensor, many: bool = False) -> Any:
-        """What is fed to the first layer; `many` times in training.    (B, n, d) -> (B, n, d')"""
-        return x
-
-    def initialise(self, streams: Streams, phase: int) -> None:
-        """Draw theta_0 anew; members share it."""
-        self.theta0.copy_(self.draw(streams, phase).repeat_interleave(self.members, 0))
-        self.theta.copy_(self.theta0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """f(x; theta).    (R, n, d) -> (R, n), or (R, M, n) in an ensemble"""
-        x = self.prepare(self.spread(x))
-        out = self.evaluate(self.unpack(self.theta), x)[0]
-        if self.centered:
-            out = out - self.evaluate(self.unpack(self.theta0), x)[0]
-        return out if self.members == 1 else out.view(self.replicas, self.members, -1)
-
-    def spread(self, x: Tensor) -> Tensor:
-        """One copy a member.    (R, ...) -> (R * M, ...)"""
-        return x if self.members == 1 else x.repeat_interleave(self.members, 0)
 
 
 class MLP(Network):
@@ -336,104 +224,3 @@ class MLP(Network):
 
     def _with_one(self, a: Tensor) -> Tensor:
         return torch.constant_pad_nd(a, (0, 1), 1.0) if self.bias else a
-
-
-class ModuleNetwork(Network):
-    """Any `nn.Module` from (n, d) to (n,) or (n, 1), through `torch.func`.
-
-    Args:
-        factory: makes the module; called once a replica with that replica's seed set. A module instead of a factory
-            gives every replica the same initial weights.
-    """
-
-    def __init__(self, factory: Callable[[], nn.Module] | nn.Module, replicas: int = 1, members: int = 1) -> None:
-        make: Callable[[], nn.Module] = partial(deepcopy, factory) if isinstance(factory, nn.Module) else factory
-        template = make().eval().requires_grad_(False)
-        self.names = [(name, p.shape, p.numel()) for name, p in template.named_parameters()]
-        if not self.names:
-            raise NblError(f"net={type(template).__name__} has no parameters to learn.")
-        super().__init__(replicas, members, sum(count for *_, count in self.names))
-        self.make = make
-        self.template = [template]  # in a list: its own weights are not state, but its buffers are:
-        self.constants = [name for name, _ in template.named_buffers()]
-        for index, buffer in enumerate(template.buffers()):
-            self.register_buffer(f"constant_{index}", buffer.clone())
-        self.layout = {**self.layout, **{f"constant_{index}": "" for index in range(len(self.constants))}}
-        self.width, self.depth = 1, 2
-
-    def unpack(self, theta: Tensor) -> Weights:
-        return [Layer(theta, None)]
-
-    def _call(self, theta: Tensor, x: Tensor) -> Tensor:
-        """One network.    (p,), (n, d) -> (n,)"""
-        parts = torch.split(theta, [count for *_, count in self.names])
-        parameters = {name: part.view(shape) for (name, shape, _), part in zip(self.names, parts, strict=True)}
-        constants = {name: getattr(self, f"constant_{index}") for index, name in enumerate(self.constants)}
-        out: Tensor = torch.func.functional_call(self.template[0], {**parameters, **constants}, (x,))
-        return out.reshape(x.shape[0])
-
-    def draw(self, streams: Streams, phase: int) -> Tensor:
-        drawn = []
-        for seed in streams.seeds:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed + 1_000_003 * phase)
-                drawn.append(torch.cat([p.detach().flatten() for p in self.make().parameters()]))
-        return torch.stack(drawn)
-
-    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.vmap(self._call)(weights[0][0], x), x
-
-    def pullback(self, weights: Weights, kept: Tensor, signal: Tensor, into: Weights) -> None:
-        gradient = torch.func.grad(lambda theta, x, s: (self._call(theta, x) * s).sum())
-        into[0][0].copy_(torch.vmap(gradient)(weights[0][0], kept, signal))
-
-    def features(self, x: Tensor, theta: Tensor | None = None, last_layer: bool = False) -> Gradient:
-        if last_layer:
-            raise NblError("last_layer=True needs one of the library's own networks (net.kind=...).")
-        theta = (self.theta if theta is None else theta)[:: self.members]
-        gradient = torch.func.grad(lambda th, row: self._call(th, row.unsqueeze(0)).squeeze(0))
-        return Gradient.explicit(torch.vmap(torch.vmap(gradient, (None, 0)))(theta, x))
-
-
-class Pairs:
-    """f(x) - f(y) as a network on pairs side by side: what a duel is trained on. The weights are the network's own."""
-
-    copies = 2
-
-    def __init__(self, net: Network) -> None:
-        self.net, self.theta, self.theta0 = net, net.theta, net.theta0
-        self.replicas, self.members = net.replicas, net.members
-        self.width, self.depth, self.centered, self.closed = net.width, net.depth, net.centered, net.closed
-        self.scale, self.slope, self.unpack = net.scale, net.slope, net.unpack
-
-    def prepare(self, x: Tensor, many: bool = False) -> Any:
-        """(B, n, 2 d) -> (B, 2 n, d')"""
-        return self.net.prepare(one_by_one(x), many)
-
-    def evaluate(self, weights: Weights, x: Tensor) -> tuple[Tensor, Any]:
-        """(B, p) unpacked, (B, 2 n, d') -> (B, n)"""
-        out, kept = self.net.evaluate(weights, x)
-        return out[:, ::2] - out[:, 1::2], kept
-
-    def pullback(self, weights: Weights, kept: Any, signal: Tensor, into: Weights) -> None:
-        """(B, p) unpacked, (B, n)"""
-        self.net.pullback(weights, kept, torch.stack([signal, -signal], -1).flatten(1), into)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(R, n, 2 d) -> (R, n)"""
-        out: Tensor = self.net(one_by_one(x))
-        return out[..., ::2] - out[..., 1::2]
-
-
-Net = Mapping[str, Any] | nn.Module | Callable[[], nn.Module] | None
-
-
-def build(net: Net, dim: int, replicas: int, members: int = 1, blocks: int | None = None) -> Network:
-    """`net={"kind": "standard", "width": 50}`, a module, or a function that makes one."""
-    if net is not None and not isinstance(net, Mapping):
-        return ModuleNetwork(net, replicas, members)
-    options = net or {}
-    known = ("kind", "width", "depth", "power", "phi")
-    if unknown := sorted(set(options) - set(known)):
-        raise NblError(f"net has no option {', '.join(unknown)}; it has {', '.join(known)}.")
-    return MLP(dim, replicas, members, blocks=blocks, **options)
