@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-EIGHT = 8  # numbers that a processor works on together
+ALIGN = 8  # numbers that a processor works on together
 
 
 def split(contexts: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ class Inputs:
     def __init__(self, rows: Tensor, columns: Tensor, many: bool = False) -> None:
         self.rows, self.columns = rows, columns
         self.size = rows.shape[-1]
-        more = -self.size % EIGHT if many else 0
+        more = -self.size % ALIGN if many else 0
         self.right = torch.constant_pad_nd(rows, (0, more)) if more else rows
 
     def times(self, weight: Tensor, last: bool) -> Tensor:

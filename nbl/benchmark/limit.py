@@ -83,13 +83,14 @@ def by_hand(x: torch.Tensor, width: int) -> dict[str, Job]:
     """
     B, n, d = x.shape
     x, columns, y = x.contiguous(), x.mT.contiguous(), torch.randn(B, 1, n)
-    weight, sizes = torch.full((B, 1, n), 1e-3), [width * d, width, 1]
-    theta, grad = torch.randn(B, sum(sizes)) / n, torch.randn(B, sum(sizes))
-    (first, last, bias), into = (
-        [part.view(B, o, i) for part, (o, i) in zip(torch.split(flat, sizes, 1), shapes, strict=True)]
-        for shapes in [((width, d), (1, width), (1, 1))]
-        for flat in (theta, grad)
-    )
+    weight, size = torch.full((B, 1, n), 1e-3), width * d + width + 1
+    theta, grad = torch.randn(B, size) / n, torch.randn(B, size)
+
+    def layers(flat: torch.Tensor) -> list[torch.Tensor]:
+        first, last, bias = flat.split([width * d, width, 1], 1)
+        return [first.view(B, width, d), last.view(B, 1, width), bias.view(B, 1, 1)]
+
+    (first, last, bias), into = layers(theta), layers(grad)
     hidden, out = torch.randn(B, width, n), torch.randn(B, 1, n)
     ridge, rate = torch.tensor(1e-3), torch.full((B, 1), 1e-9)
 
