@@ -87,7 +87,7 @@ def by_hand(x: torch.Tensor, width: int) -> dict[str, Job]:
     theta, grad = torch.randn(B, size) / n, torch.randn(B, size)
 
     def layers(flat: torch.Tensor) -> list[torch.Tensor]:
-        first, last, bias = flat.split([width * d, width, 1], 1)
+        first, last, bias = torch.split(flat, [width * d, width, 1], 1)
         return [first.view(B, width, d), last.view(B, 1, width), bias.view(B, 1, 1)]
 
     (first, last, bias), into = layers(theta), layers(grad)
